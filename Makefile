@@ -11,6 +11,10 @@ SOURCES := src tests benchmarks experiments scripts examples
 NUMERIC := tests/test_compiled.py tests/test_vectors.py tests/test_losses.py tests/completion tests/shapley tests/valuation tests/federation
 CPU ?= generic
 ANOTHER := NUMBA_CPU_NAME=$(CPU) NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(CURDIR)/$(VENV)/numba-$(CPU)
+# Of `make soak`: kills of processes for each of four kinds of training, and rounds over bad networks.
+NETWORK_KILLS ?= 25
+BAD_ROUNDS ?= 300
+FAULTS := tests/network/test_kills.py tests/network/test_bad_networks.py tests/network/test_coming_back.py tests/network/test_faults.py
 # The experiments of the paper that are measured at once.
 JOBS ?= 2
 # The folder of the data sets that do not ship with the package.
@@ -69,8 +73,9 @@ test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, 
 processor: $(VENV)/.dev    ## The numerical tests, compiled for another processor: make processor CPU=haswell.
 	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
 
-soak: $(VENV)/.dev    ## Forty thousand damaged files and a hundred killed runs: about an hour.
+soak: $(VENV)/.dev    ## Forty thousand damaged files, a hundred killed runs, and as many kills over a network: two hours.
 	VERFEDSV_FUZZ=1300 VERFEDSV_KILLS=50 $(PYTEST) -q -m 'soak or not soak' tests/fuzz
+	VERFEDSV_NETWORK_KILLS=$(NETWORK_KILLS) VERFEDSV_BAD_ROUNDS=$(BAD_ROUNDS) $(BIN)/pytest -q -m 'soak or not soak' $(FAULTS)
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks

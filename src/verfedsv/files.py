@@ -16,6 +16,8 @@ from typing import IO
 
 from verfedsv.errors import InputError
 
+_UNFINISHED = re.compile(r"\..+\.[a-z0-9_]{8}")
+
 MOST_BYTES = 1 << 30
 """Default size limit of a file. A valuation of 100,000 rounds and 100 clients has 400 MB."""
 
@@ -142,6 +144,25 @@ def naming(path: Path) -> Iterator[None]:
 def is_unfinished(name: str, target: str) -> bool:
     """Return whether a name is that of the temporary file of an interrupted write of `target`."""
     return re.fullmatch(rf"\.{re.escape(target)}\.[a-z0-9_]{{8}}", name) is not None
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the names of the files in a folder to the disk; a file of a new name may be lost otherwise."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete the temporary files of interrupted writes in a folder, if it exists; nobody else may be writing there."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if _UNFINISHED.fullmatch(path.name) and path.is_file():
+                path.unlink(missing_ok=True)
 
 
 def stored_members(archive: zipfile.ZipFile, size: int) -> list[zipfile.ZipInfo]:

@@ -1,6 +1,7 @@
 """A consortium of real processes on loopback: a server and clients that can be killed and started again."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -34,8 +35,10 @@ class Consortium:
     Every process has a log there. `training` has settings of [training], `server` of [server], `data` of [data].
     """
 
-    def __init__(self, folder, clients=("telco", "shop"), *, training=None, server=None, data=None, extra=""):
-        self.folder, self.clients, self.port = folder, clients, free_port()
+    def __init__(
+        self, folder, clients=("telco", "shop"), *, training=None, server=None, data=None, extra="", is_witnessed=False
+    ):
+        self.folder, self.clients, self.port, self._is_witnessed = folder, clients, free_port(), is_witnessed
         folder.mkdir(parents=True, exist_ok=True)
         rng, ids = np.random.default_rng(0), np.arange(N_SAMPLES)
         labels = rng.integers(0, 2, N_SAMPLES)
@@ -54,9 +57,12 @@ class Consortium:
         self.run = folder / "run"
         self.processes, self._number = {}, 0
 
-    def start(self, name, *options):
-        """Start the server (`serve`) or a client, in a process of its own."""
-        command = [sys.executable, "-m", "verfedsv"]
+    def start(self, name, *options, largest_file=None):
+        """Start the server (`serve`) or a client, in a process of its own, whose files may have so many bytes.
+
+        If it is witnessed (see `witness`), what it sends is noted in a file, and its wall clock jumps.
+        """
+        command = [sys.executable, "-m", "tests.network.witness" if self._is_witnessed else "verfedsv"]
         if name == "serve":
             command += ["serve", str(self.config), "--insecure"]
         else:
@@ -65,12 +71,21 @@ class Consortium:
         self._number += 1
         log = self.folder / f"{name}-{self._number}.log"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}
+        if self._is_witnessed:
+            environment |= {"VERFEDSV_WITNESS": str(self.noted_path(name)), "VERFEDSV_JUMPS": str(self._number)}
+
         with log.open("wb") as file:
             process = subprocess.Popen(  # noqa: S603
                 [*command, *options], stdout=file, stderr=subprocess.STDOUT, env=environment
             )
+        if largest_file is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
         self.processes[name] = process, log
         return process
+
+    def noted_path(self, name):
+        """Return the file of what a client sent."""
+        return self.folder / f"{name}-noted.jsonl"
 
     def start_all(self):
         for name in ("serve", *self.clients):
@@ -121,11 +136,12 @@ class Consortium:
 
 
 def toml(settings):
-    """Return settings as lines of TOML."""
+    """Return settings as lines of TOML, without those that are None."""
     shown = {True: "true", False: "false"}
     return "".join(
         f"{name} = {shown[value] if isinstance(value, bool) else repr(value).replace(chr(39), chr(34))}\n"
         for name, value in settings.items()
+        if value is not None
     )
 
 

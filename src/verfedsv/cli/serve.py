@@ -17,7 +17,7 @@ from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out
 from verfedsv.network.messages import End
-from verfedsv.network.serving import NetworkRun
+from verfedsv.network.serving import FINISHED, NetworkRun
 from verfedsv.settlement.keys import read_private_key
 
 
@@ -53,7 +53,7 @@ def serve(
     run = NetworkRun.of_file(config)
     run.listen_at(address, keys)
     console = Console(stderr=as_json)
-    resume = run.is_begun
+    resume, is_finished = run.is_begun, run.is_finished
     run.check_folder(resume=resume)
     signing_key = None if run.server_section.signing_key is None else read_private_key(run.server_section.signing_key)
     passphrase = None if insecure else existing_passphrase(passphrase_file)
@@ -65,6 +65,10 @@ def serve(
         host = run.server_section.address.rpartition(":")[0]
         run.notify(f"listening on {host}:{port}; waiting for {', '.join(run.others)}")
         with stop_on_interrupt() as stopped:
+            if is_finished:
+                run.notify(f"the training in {run.folder} is finished; whoever comes gets its results")
+                missed = run.finish(signing_key, None, stopped)
+                raise typer.Exit(EXIT_INTERRUPTED if missed else 0)
             run.gather(None, stopped)
             if stopped():
                 raise typer.Exit(EXIT_INTERRUPTED)
@@ -74,10 +78,11 @@ def serve(
         with explain_warnings(Console(stderr=True)):
             if not (_carry_out_silently if as_json else carry_out)(console, run, resume=resume):
                 raise typer.Exit(EXIT_INTERRUPTED)
-        for name in run.finish(signing_key):
+        missed = run.finish(signing_key)
+        end = FINISHED
+        for name in missed:
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
         run.notify("finished")
-        end = End("", 0, 0, "the training is finished", is_finished=True)
     finally:
         run.close(end)
 

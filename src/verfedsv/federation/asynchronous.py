@@ -45,9 +45,14 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
     update_members()
     actors = [Actor(period, partial(act, m)) for m, period in enumerate(schedule.periods)]
     first_steps = [server.n_uploads[name] for name in server.clients]
-    for k in clock.run(actors, first_steps, schedule.stamp_every, server.n_rounds + 1):
-        if server.stamp(k, clock.now):
-            yield k
-        if k >= schedule.n_rounds:
-            return
-        update_members()
+    # Held until after `end`: when it is closed, it waits for steps that are under way.
+    stamps = clock.run(actors, first_steps, schedule.stamp_every, server.n_rounds + 1)
+    try:
+        for k in stamps:
+            if server.stamp(k, clock.now):
+                yield k
+            if k >= schedule.n_rounds:
+                return
+            update_members()
+    finally:
+        training.end()

@@ -18,7 +18,7 @@ from verfedsv.arrays import Array
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.models import State
-from verfedsv.files import opening, stored_members, writing
+from verfedsv.files import opening, stored_members, sync_folder, writing
 
 REMEDY = "Delete the folder of checkpoints to start over; the records in the transcript are kept"
 SERVER = "server.npz"
@@ -41,11 +41,12 @@ def as_bytes(content: Any) -> Array:
 
 
 def write_checkpoint(path: Path, state: State) -> None:
-    """Write arrays to a file atomically."""
+    """Write arrays to a file atomically; when it returns, the file survives a power failure."""
     path.parent.mkdir(exist_ok=True)
     with writing(path) as file:
         content: dict[str, Any] = dict(state)
         np.savez(file, **content)
+    sync_folder(path.parent)
 
 
 def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]:

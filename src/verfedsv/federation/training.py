@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from types import MappingProxyType
 from typing import Any
 
@@ -32,6 +34,9 @@ from verfedsv.transcript import Recorder
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
+_STEP = 0.2
+"""Seconds after which it is seen that a client is away."""
+
 
 def _warn(request: Request, error: InputError) -> None:
     name = shortened(request.client, LONGEST_NAME)
@@ -46,6 +51,9 @@ class Training:
     that still has not answered is absent from the round. So is one that refuses, or whose answer is invalid:
     `on_invalid` is then called with the request and the error. By default it warns; if it raises, the training ends.
     `on_missing` is called with a request that was not answered, and may raise as well.
+
+    With `is_there`, which says whether a client can be reached, nobody waits for another: evaluations leave out clients
+    that are away, checkpoints are written when all are there, and only a client's own steps wait for it.
     """
 
     server: Server
@@ -54,6 +62,8 @@ class Training:
     n_tries: int = 3
     on_invalid: Callable[[Request, InputError], None] = _warn
     on_missing: Callable[[Request], None] = lambda request: None  # noqa: ARG005
+    is_there: Callable[[str], bool] | None = None
+    _is_over: Event = field(default_factory=Event, init=False, repr=False)
     _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -117,7 +127,7 @@ class Training:
                 self.server.join(name)
         for name in present:
             if name not in clients:
-                with self._turn(name):  # not in the middle of its step
+                with self._turn_while_there(name):  # not in the middle of its step
                     self.server.leave(name)
 
     def train_round(self, batch: Array, absent: Collection[str] = ()) -> None:
@@ -132,24 +142,36 @@ class Training:
             if client not in self.server.present:
                 return
             request = self.server.request(client, samples)
-            self._ask([*self._ask([request], partial(self.server.receive, batch=batch, now=now)).values()])
+            receive = partial(self.server.receive, batch=batch, now=now)
+            if self.is_there is None:
+                self._ask([*self._ask([request], receive).values()])
+            else:
+                self._ask_while(self._is_going_on, [*self._ask_while(self._is_going_on, [request], receive).values()])
+
+    def end(self) -> None:
+        """Let nobody wait any longer for clients that are away."""
+        self._is_over.set()
+
+    def _is_going_on(self, _: str) -> bool:
+        return not self._is_over.is_set()
 
     def evaluate(self) -> Evaluation:
         """Return the measures of the model, from embeddings of all samples, of which it asks for a part at a time."""
-        with self._turn(*self.server.present):  # no client takes a step between two parts
+        with self._turn_while_there(*self.server.present) as names:  # no client takes a step between two parts
             parts = self.server.parts()
             # All at once need not be gathered.
             asked = [None] if len(parts) == 1 else parts
-            return self.server.evaluate(self._predict(samples) for samples in asked)
+            return self.server.evaluate(self._predict(samples, names) for samples in asked)
 
     def predict(self, samples: Array) -> Floats:
         """Return the scores of some samples, (samples, classes); of amounts, in the units of the labels."""
-        with self._turn(*self.server.present):
-            return self.server.scores(self._predict(samples), samples)
+        with self._turn_while_there(*self.server.present) as names:
+            return self.server.scores(self._predict(samples, names), samples)
 
-    def _predict(self, samples: Array | None) -> dict[str, Floats]:
-        requests = self.server.request_all(Predict, samples)
-        return self._ask(requests, partial(self.server.embeddings_of, samples=samples))
+    def _predict(self, samples: Array | None, names: Collection[str]) -> dict[str, Floats]:
+        requests = [request for request in self.server.request_all(Predict, samples) if request.client in names]
+        use = partial(self.server.embeddings_of, samples=samples)
+        return self._ask(requests, use) if self.is_there is None else self._ask_while(self.is_there, requests, use)
 
     def save(self, extra: State) -> None:
         """Let all parties write a checkpoint, the server's with `extra`.
@@ -157,8 +179,11 @@ class Training:
         A client that has left since the last one is asked too, as it may come back. If one that takes part fails, the
         previous checkpoint stays in force.
         """
-        with self._turn(*self.server.present):
-            saved = self._ask(self.server.request_saves())
+        with self._turn_while_there(*self.server.present) as names:
+            if not all(name in names for name in self.server.present):
+                return
+            requests = self.server.request_saves()
+            saved = self._ask(requests) if self.is_there is None else self._ask_while(self.is_there, requests)
             if all(name in saved for name in self.server.present):
                 self.server.save(extra, saved)
 
@@ -181,6 +206,45 @@ class Training:
             for client in clients:
                 held.enter_context(self._turns.setdefault(client, Lock()))
             yield
+
+    @contextmanager
+    def _turn_while_there(self, *clients: str) -> Iterator[list[str]]:
+        """Like `_turn`, but do not wait for clients that are away; yield the names of the others."""
+        names = []
+        with ExitStack() as held:
+            for client in clients:
+                turn = self._turns.setdefault(client, Lock())
+                while not (is_held := turn.acquire(timeout=_STEP)):
+                    if self.is_there is not None and not self.is_there(client):
+                        break
+                if is_held:
+                    held.callback(turn.release)
+                    names.append(client)
+            yield [name for name in names if self.is_there is None or self.is_there(name)]
+
+    def _ask_while(
+        self,
+        is_awaited: Callable[[str], bool],
+        requests: Sequence[Request],
+        use: Callable[[Any], Any] = lambda answer: answer,
+    ) -> dict[str, Any]:
+        """Like `_ask`, but wait for a client only while it is awaited; `on_missing` is told of the time limit alone."""
+        end = math.inf if self.timeout is None else time.monotonic() + self.timeout
+        results, invalid, left = dict[str, Any](), set[str](), [*requests]
+
+        def note(request: Request, error: InputError) -> None:
+            invalid.add(request.client)
+            self.on_invalid(request, error)
+
+        while left:
+            results |= ask(self.transport, left, use, note, max(0.0, min(_STEP, end - time.monotonic())), 1)
+            left = [each for each in left if each.client not in results and each.client not in invalid]
+            if time.monotonic() >= end:
+                for request in left:
+                    self.on_missing(request)
+                break
+            left = [each for each in left if is_awaited(each.client)]
+        return results
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
         """Return what `use` makes of the answers, by client, without those that are missing or invalid."""

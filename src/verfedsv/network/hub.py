@@ -24,10 +24,10 @@ from grpc import aio
 from verfedsv._version import __version__
 from verfedsv.errors import InputError, RefusedError
 from verfedsv.federation import Client
-from verfedsv.federation.messages import Answer, Message, Request
+from verfedsv.federation.messages import Answer, Embed, Gradients, Message, Refusal, Request, Restore, Save
 from verfedsv.network.events import Event, Sparing
 from verfedsv.network.handshakes import Handshakes
-from verfedsv.network.messages import PROTOCOL, End, Hello, Welcome
+from verfedsv.network.messages import PROTOCOL, Begin, End, Hello, Welcome
 from verfedsv.network.wire import LARGEST_FRAME, METHOD, SERVER_OPTIONS, Assembly, answer_from_bytes, frames, to_bytes
 from verfedsv.texts import count, shortened
 
@@ -55,6 +55,8 @@ _ROOM = 1 << 18
 _LAST_WORDS = 5.0
 """Seconds that a client has to take what is being written when its connection is to end."""
 
+_JOURNALED = Embed | Gradients | Save | Restore
+
 _STEP = 0.2
 """Seconds that a thread waits at a time, so that Ctrl-C reaches it."""
 
@@ -79,6 +81,7 @@ class _Session:
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     why: str = "its connection ended"
     refused: Refused | None = None
+    last_message: End | None = None
 
     def end(self, why: str) -> None:
         """Hang up."""
@@ -96,6 +99,8 @@ class _Seat:
     content: bytes = b""
     answer: Answer | None = None
     waiting: SimpleQueue[Answer] | None = None
+    reached: int = 0  # the number of the last answered message that the client had to journal
+    is_written_off: bool = False
 
 
 class Hub:
@@ -195,13 +200,28 @@ class Hub:
                 self._changed.wait(_STEP)
         return set()
 
-    def disconnect(self, name: str, reason: str) -> None:
-        """Close the connection of a client; it may come back."""
-        asyncio.run_coroutine_threadsafe(self._disconnect(name, reason), self._loop).result()
+    def is_there(self, name: str) -> bool:
+        """Return whether a client is connected, or in this process."""
+        return name in self.local or self._seats[name].session is not None
 
-    async def _disconnect(self, name: str, reason: str) -> None:
+    def reached(self, name: str) -> int:
+        """Return the number of the last message that a client answered and had to journal, 0 before one."""
+        return self._seats[name].reached
+
+    def write_off(self, name: str) -> bool:
+        """Wait no longer for a client until it connects again; return whether that is new."""
+        seat = self._seats[name]
+        is_new, seat.is_written_off = not seat.is_written_off, True
+        return is_new
+
+    def disconnect(self, name: str, reason: str, end: End | None = None) -> None:
+        """Close the connection of a client, after an `end` if there is one; it may come back."""
+        asyncio.run_coroutine_threadsafe(self._disconnect(name, reason, end), self._loop).result()
+
+    async def _disconnect(self, name: str, reason: str, end: End | None) -> None:
         seat = self._seats[name]
         if seat.session is not None:
+            seat.session.last_message = end
             seat.session.end(reason)
 
     # Exchanging messages
@@ -209,8 +229,8 @@ class Hub:
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         """Ask clients, and wait for the answers of all, for at most that many seconds.
 
-        A client that is not connected is asked when it comes back. A request that was sent already, with the same
-        number, is not sent again unless its connection broke.
+        A client that is not connected is asked when it comes back; one that is written off is not waited for until
+        then. A request that was sent already, with the same number, is not sent again unless its connection broke.
         """
         inbox = SimpleQueue[Answer]()
         remote = [request for request in requests if request.client not in self.local]
@@ -221,22 +241,28 @@ class Hub:
         contents = [(request, to_bytes(request)) for request in remote]
         self._loop.call_soon_threadsafe(self._post, contents, inbox)
         answers = [self.local[each.client].answer(each) for each in requests if each.client in self.local]
-        end, n_left = None if timeout is None else time.monotonic() + timeout, len(remote)
-        while n_left:
+        end, awaited = None if timeout is None else time.monotonic() + timeout, {each.client for each in remote}
+        while any(self._is_expected(name) for name in awaited):
             left = _STEP if end is None else min(_STEP, end - time.monotonic())
             if left <= 0:
                 break
             try:
                 answers.append(inbox.get(timeout=left))
-                n_left -= 1
+                awaited.discard(answers[-1].client)
             except Empty:
                 continue
         return answers
+
+    def _is_expected(self, name: str) -> bool:
+        seat = self._seats[name]
+        return seat.session is not None or not seat.is_written_off
 
     def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: SimpleQueue[Answer]) -> None:
         for request, content in contents:
             seat = self._seats[request.client]
             seat.waiting = inbox
+            if isinstance(request, Begin):
+                seat.reached = 0
             # Sequence numbers alone do not tell: alignment and training have their own.
             is_repeated = seat.content == content
             if is_repeated and seat.answer is not None:
@@ -356,7 +382,7 @@ class Hub:
         name, seat = hello.name, self._seats[hello.name]
         if seat.session is not None:
             seat.session.end("it connected again")
-        seat.session, seat.hello = session, hello
+        seat.session, seat.hello, seat.is_written_off = session, hello, False
         session.outbox.put_nowait(to_bytes(self._welcome(name)))
         if seat.answer is None:
             self._send(session, seat)
@@ -377,7 +403,7 @@ class Hub:
                 seat.session = None
                 self._on_event(Event("left", name, session.why))
                 self._notify()
-            await _finish(session, writing, self._end)
+            await _finish(session, writing, session.last_message or self._end)
         _raise_first(done - {writing})  # a write fails if the client is gone, which is no error
         if session.refused is not None:
             raise session.refused
@@ -411,6 +437,8 @@ class Hub:
                 self._on_event(Event("ignored", name, f"its answer to message {answer.sequence} came too late"))
                 continue
             seat.answer = answer
+            if isinstance(seat.request, _JOURNALED) and not isinstance(answer, Refusal):
+                seat.reached = answer.sequence
             if seat.waiting is not None:
                 seat.waiting.put(answer)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verfedsv.errors import InputError
 from verfedsv.federation.messages import Message
-from verfedsv.files import read_whole, write_whole
+from verfedsv.files import naming, read_whole, write_whole
 from verfedsv.network.wire import request_from_bytes, to_bytes
 
 _MOST_BYTES = 2**36
@@ -18,23 +18,35 @@ class Journal:
     """Messages to a client, in a file: for each its length and checksum, 8 bytes, then the message.
 
     A message is written before it is carried out, and not forced to the disk: it survives the process, and not a power
-    failure, after which the server goes back to the last checkpoint of all.
+    failure, after which the server goes back to the last checkpoint of all. A message that was not written completely
+    is cut off before the next one is added.
     """
 
     def __init__(self, path: Path, client: str) -> None:
         self._path, self._client = path, client
+        self._size: int | None = None  # of what was written completely; None before it was read
 
     def begin(self, *messages: Message) -> None:
         """Replace all messages by these, atomically."""
-        write_whole(self._path, b"".join(map(_packed, messages)))
+        content = b"".join(map(_packed, messages))
+        write_whole(self._path, content)
+        self._size = len(content)
 
     def add(self, message: Message) -> None:
         """Append a message."""
-        with self._path.open("ab") as file:
-            file.write(_packed(message))
+        if self._size is None:
+            for _ in self:
+                pass
+        content, size = _packed(message), self._size or 0
+        with naming(self._path), self._path.open("r+b" if self._path.exists() else "wb") as file:
+            file.truncate(size)
+            file.seek(size)
+            file.write(content)
+        self._size = size + len(content)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages, without one at the end that was not written completely."""
+        self._size = 0
         if not self._path.exists():
             return
         content = memoryview(read_whole(self._path, _MOST_BYTES))
@@ -44,9 +56,11 @@ class Journal:
             if len(part) < size or zlib.crc32(part) != checksum:
                 return
             try:
-                yield request_from_bytes(part, self._client)
+                message = request_from_bytes(part, self._client)
             except InputError:
                 raise InputError(f"{self._path} was written by another version; delete the folder it is in") from None
+            self._size += 8 + size
+            yield message
 
 
 def _packed(message: Message) -> bytes:

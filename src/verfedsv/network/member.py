@@ -29,12 +29,12 @@ from verfedsv.data.sources import ClientFile, TableRows, read_source
 from verfedsv.data.tables import read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Client, Rate
-from verfedsv.federation.checkpoints import client_file
+from verfedsv.federation.checkpoints import client_file, path_of_round
 from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
-from verfedsv.files import write_whole
+from verfedsv.files import remove_unfinished, write_whole
 from verfedsv.network import messages as net
 from verfedsv.network.aligning import answer_for
 from verfedsv.network.journal import Journal
@@ -65,10 +65,13 @@ class Member:
         self._source = read_source(file, None)
         self._lock = lock_folder(folder)
         self._clear_alignment()
+        for each in (folder, folder / RECEIVED):
+            remove_unfinished(each)
         self.party = Party(name, self._ids, folder / ALIGNMENT)
         self._session = secrets.token_hex(16)
         self._client: Client | None = None
         self._begin: net.Begin | None = None
+        self._reached = 0
         self._aligned = self._read_aligned()
         self._journal = Journal(folder / "journal", name)
         self.n_planned = self.n_steps = 0
@@ -94,20 +97,23 @@ class Member:
         return self._source.ids[0]
 
     def hello(self) -> net.Hello:
-        """Return the first message of a connection."""
+        """Return the first message of a connection; its sequence number is that of the last message in the journal."""
         start = "" if self._begin is None else self._begin.start
         checksum = "" if self._aligned is None else self._aligned.checksum
-        about = self.name, 0, 0, net.PROTOCOL, __version__, self.name
+        about = self.name, 0, self._reached, net.PROTOCOL, __version__, self.name
         return net.Hello(*about, self._session, time.time(), "train", start, checksum)
 
     def answer(self, message: Any) -> Any:
-        """Do what a message asks for; if it comes again, return the same answer."""
+        """Do what a message asks for; if it comes again, return the same answer.
+
+        Raises OSError if something cannot be written, as on a full disk. The process then ends, and the server waits
+        for it: with a refusal, the training would go on without it.
+        """
         try:
             return self._carry_out(message)
-        except (VerfedsvError, OSError) as error:
-            text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-            self._on_event(f"refused {type(message).__name__}: {text}")
-            return Refusal(message.client, message.round, message.sequence, text)
+        except VerfedsvError as error:
+            self._on_event(f"refused {type(message).__name__}: {error}")
+            return Refusal(message.client, message.round, message.sequence, str(error))
 
     def _carry_out(self, message: Any) -> Any:
         done = Done(message.client, message.round, message.sequence)
@@ -140,6 +146,10 @@ class Member:
             return None
 
     def _keep_aligned(self, aligned: Aligned) -> None:
+        # The rows of an earlier training were those of another alignment.
+        self._begin = self._client = None
+        self._reached = 0
+        self._journal.begin()
         write_aligned(self.folder / "aligned", aligned, self._ids)
         self._aligned = aligned
         shown = ", ".join(f"{rate:.1%} of {name}'s {aligned.sizes[name]:,}" for name, rate in aligned.rates.items())
@@ -154,8 +164,8 @@ class Member:
         self._client = self._build(message)
         # What takes time once, takes it now, and not in the first round.
         self._client.answer(Predict(self.name, 0, 0, np.arange(min(len(message.samples), _FEW))))
-        self._begin, self.n_planned, self.n_steps = message, message.n_planned, 0
         self._journal.begin(message)
+        self._begin, self._reached, self.n_planned, self.n_steps = message, 0, message.n_planned, 0
         self._on_event(f"training of {message.n_planned:,} rounds on {len(message.samples):,} samples")
 
     def _build(self, message: net.Begin) -> Client:
@@ -194,11 +204,13 @@ class Member:
             raise InputError("no training has begun")
         if isinstance(message, Embed | Gradients):
             self._journal.add(message)
+            self._reached = message.sequence
         answer = self._client.answer(message)
         if isinstance(answer, Done):
             self.n_steps = message.round
         if isinstance(message, Save | Restore) and isinstance(answer, Done):
             self._journal.begin(self._begin, message)
+            self._reached = message.sequence
         return answer
 
     def _recall(self) -> None:
@@ -208,11 +220,19 @@ class Member:
                 case net.Begin():
                     self._begin, self._client = message, self._build(message)
                     self.n_planned = message.n_planned
+                    continue
+                case Save() | Restore() if not self._has_checkpoint(message.round):
+                    self._on_event(f"the checkpoint of round {message.round:,} is gone from {self.folder}")
+                    self._begin = self._client = None
+                    return
                 case Save() if self._client is not None:
                     self._client.recall(message)
                 case Embed() | Gradients() | Restore() if self._client is not None:
                     self._client.answer(message)
-            self.n_steps = message.round
+            self.n_steps, self._reached = message.round, message.sequence
+
+    def _has_checkpoint(self, round_number: int) -> bool:
+        return path_of_round(self.folder / client_file(0), round_number).exists()
 
     # The end
 

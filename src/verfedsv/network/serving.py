@@ -6,9 +6,12 @@ auditors may get, there is a private one (`private` in [server]) with what nobod
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -24,11 +27,11 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError, VerfedsvError
 from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Done, Message, Refusal, Request
+from verfedsv.federation.messages import Done, Message, Refusal, Request, Restore
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
-from verfedsv.files import write_whole
+from verfedsv.files import remove_unfinished, write_whole
 from verfedsv.network import messages as net
 from verfedsv.network.admission import Allowed, Checker
 from verfedsv.network.aligning import RemoteParty
@@ -38,15 +41,21 @@ from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.tls_keys import Passphrase
+from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config, ServerSection
 from verfedsv.runs.execute import Run
 from verfedsv.runs.models import build_head, weigh_classes
 from verfedsv.settlement.extract import make_extract
 from verfedsv.settlement.statement import make_statement
 from verfedsv.texts import printable, shortened
+from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 
-_ALIGNED = "aligned"
+_ALIGNED, _DELIVERED = "aligned", "delivered.json"
+_SCRATCH = ("tmp", "verfedsv-alignment-")
+"""How the names of folders begin that an alignment makes for a while."""
+_LATE = 15.0
+"""Seconds in which a client may ask again for results that it has already: longer than its pause between attempts."""
 _MOST_IDS, _MOST_TIMES = 20_000_000, 100
 """How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
 bytes for each on the disks of all others, whether there are as many or not."""
@@ -76,6 +85,7 @@ class NetworkRun(Run):
         self._start = ""
         self._aligned: Aligned | None = None
         self._known: Any = None
+        self._numbers = count(1)  # of the messages of all alignments: a late answer must not fit a later question
 
     def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
         """Use another address than that of the configuration, or the certificates in a folder."""
@@ -104,7 +114,14 @@ class NetworkRun(Run):
     @property
     def is_begun(self) -> bool:
         """Whether there is something to continue in the folder of the run."""
-        return self._files.config_path.exists()
+        return self._files.config_path.exists() and not writing.is_free(self.folder, self._text)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds are recorded and valued, so that only results are to be delivered."""
+        if not self.is_begun or self.known_valuation() is None:
+            return False
+        return not self._files.extent(self._files.open()).is_unfinished
 
     # The connections
 
@@ -129,9 +146,17 @@ class NetworkRun(Run):
     def open(self, admit: Callable[[bytes | None], str | None], credentials: Handshakes | None) -> int:
         """Begin to listen; return the port."""
         self._lock = lock_folder(self.private)
+        self._remove_leftovers()
         limit = partial(largest_answer, widths={}, n_samples=0)
         self.hub = Hub(self.others, admit, accept=self._accept, limit=limit, about=self._about(), on_event=self._report)
         return self.hub.start(self.server_section.address, credentials)
+
+    def _remove_leftovers(self) -> None:
+        """Delete what a killed server left in its private folder: unfinished files, and those of an alignment."""
+        remove_unfinished(self.private)
+        for path in self.private.iterdir():
+            if path.is_dir() and path.name.startswith(_SCRATCH):
+                shutil.rmtree(path, ignore_errors=True)
 
     def close(self, end: net.End) -> None:
         """Tell everybody that it is over, and why, and hang up."""
@@ -147,10 +172,17 @@ class NetworkRun(Run):
         if hello.purpose != self.purpose:
             came = shortened(hello.purpose, 20)
             raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {came!r}")
-        if self._start and hello.start != self._start:
+        if not self._start:
+            return
+        why = ""
+        if hello.start != self._start:
+            why = "its folder is another, or empty"
+        elif hello.sequence < self.hub.reached(hello.name):
+            why = "the last messages are not in its folder, as after a power failure"
+        if why:
             raise InputError(
-                f"{hello.name!r} has lost where it was in this training (its folder is another, or empty): let the "
-                "server be restarted, which takes all clients back to the last checkpoint"
+                f"{hello.name!r} has lost where it was in this training ({why}): let the server be restarted, which "
+                "takes all clients back to the last checkpoint"
             )
 
     def _report(self, event: Event) -> None:
@@ -183,7 +215,8 @@ class NetworkRun(Run):
             try:
                 self._align(progress)
             except (InputError, MissingClientError) as error:
-                if self._sessions() == before:
+                after = self._sessions()
+                if after == before and {*after} >= {*self.others}:
                     raise
                 self.notify(f"{error}; the alignment begins again")
                 if self.gather(None, should_stop):
@@ -201,6 +234,8 @@ class NetworkRun(Run):
             self._aligned = kept
             self.notify(f"{kept.n_common:,} ids were aligned before")
             return
+        if self.is_begun and not self.says_aligned:
+            self._refuse_another_alignment()
         parties = [self._party, *self._remote_parties()]
         if self.says_aligned:
             self._aligned = self._check_aligned(parties[1:])
@@ -240,6 +275,16 @@ class NetworkRun(Run):
         said = {hello.alignment for hello in self.hub.connected().values()}
         return kept if said == {kept.checksum} else None
 
+    def _refuse_another_alignment(self) -> None:
+        """Raise InputError: samples would be in another order, and what all parties have kept would be overwritten."""
+        whose = sorted({hello.alignment: name for name, hello in self.hub.connected().items()}.values())
+        raise InputError(
+            f"the training in {self.folder} has begun, and the ids that were aligned for it are not the same at all "
+            f"parties any more, the server and {', '.join(whose)}: a folder is another, or was emptied. Let it be "
+            f"restored from a backup ({self.private} here, the folder of verfedsv join at a client), or begin a new "
+            "run in another output folder"
+        )
+
     def _check_aligned(self, parties: Iterable[Any]) -> Aligned:
         """Return all rows in their order, if the checksums of all parties are the same."""
         ids, value = self._source.ids[0], secrets.token_bytes(32)
@@ -258,17 +303,21 @@ class NetworkRun(Run):
         return Party(self._holder.name, self._source.ids[0], self.private)
 
     def _remote_parties(self) -> list[Any]:
-        numbers = count(1)
-        return [RemoteParty(name, self._ask_one, numbers) for name in self.others]
+        return [RemoteParty(name, self._ask_one, self._numbers) for name in self.others]
 
-    def _ask_one(self, message: Any) -> Message:
-        """Return the answer to a message; raise InputError if there is none, or it is a refusal."""
+    def _ask_one(self, message: Any, *, while_there: bool = False) -> Message:
+        """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none.
+
+        With `while_there`, a client that goes away is not waited for.
+        """
+        if while_there and self.hub.is_there(message.client):
+            self.hub.write_off(message.client)
         found = self.hub.exchange([message], SETTLING)
         for answer in found:
             if isinstance(answer, Refusal):
                 raise InputError(f"{message.client!r} refuses: {shortened(answer.reason, 1000)}")
             return answer
-        raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
+        raise MissingClientError(f"{message.client!r} did not answer, for up to {SETTLING:g} seconds")
 
     # The run
 
@@ -352,6 +401,7 @@ class NetworkRun(Run):
             n_tries=1,
             on_invalid=self._refuse_answer,
             on_missing=self._miss,
+            is_there=None if section.is_repeatable else self.hub.is_there,
         )
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
@@ -391,6 +441,12 @@ class NetworkRun(Run):
 
     def _refuse_answer(self, request: Request, error: InputError) -> None:
         """Log an answer that cannot be used; the client is absent from the round."""
+        if isinstance(request, Restore):
+            raise InputError(
+                f"{request.client!r} cannot go back to round {request.round:,}, the last checkpoint: {error}\nIf its "
+                f"checkpoint is lost, delete {self._files.checkpoints_path} and start the server again: all models "
+                "start anew, and what was recorded is kept"
+            )
         self.notify(f"{request.client} refused: round {request.round}: {error}")
 
     def _miss(self, request: Request) -> None:
@@ -402,12 +458,22 @@ class NetworkRun(Run):
             raise MissingClientError(
                 f"{waited}. What was recorded is kept: start the server again, and the training continues"
             )
-        self.notify(f"{waited}; the round goes on without it")
+        if self.hub.write_off(request.client):
+            self.notify(f"{waited}; the training goes on without it until it is back")
 
     # The end
 
-    def finish(self, signing_key: Ed25519PrivateKey | None) -> list[str]:
-        """Sign a statement, if there is a key, and send every client its part; return who did not get it."""
+    def finish(
+        self,
+        signing_key: Ed25519PrivateKey | None,
+        timeout: float | None = SETTLING,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> list[str]:
+        """Sign a statement, if there is a key, and send every client its part; return who did not get it in time.
+
+        Each gets its part as soon as it is there, and is let go. Who got what is noted in the private folder, and not
+        waited for again; if nobody is left, clients that lost theirs have some seconds to ask for it.
+        """
         transcript = self._files.open()
         valuation = self._files.valuation_of(transcript)
         if valuation is None:
@@ -420,27 +486,59 @@ class NetworkRun(Run):
             statement = make_statement(self._files, transcript, valuation, signing_key, path).to_json()
             write_whole(path, statement)
             self.notify(f"signed {path}")
-        return self.deliver(valuation, statement)
+        version = hashlib.sha256(valuation.to_json().encode() + (statement or b"")).hexdigest()
+        delivered = self._read_delivered()
+        left = [name for name in self.others if delivered.get(name) != version]
+        if not left:
+            timeout = _LATE
+        end = None if timeout is None else time.monotonic() + timeout
+        served = set[str]()
+        while not should_stop() and (left or timeout == _LATE) and (end is None or time.monotonic() < end):
+            for name in self.hub.connected():
+                if name in served:
+                    continue
+                files = _files_for(name, valuation, transcript, statement)
+                if self._deliver(name, files):
+                    served.add(name)
+                    left = [other for other in left if other != name]
+                    delivered[name] = version
+                    write_whole(self.private / _DELIVERED, json.dumps(delivered).encode())
+                    self.hub.disconnect(name, "it has its results", FINISHED)
+            time.sleep(0.05)
+        return left
 
-    def deliver(self, valuation: Valuation, statement: bytes | None) -> list[str]:
-        """Send every client its values, its extract and the statement; return who did not get them."""
-        transcript = self._files.open(for_values=False)
-        missed = []
-        for name in self.others:
-            files = {"value.json": _own_value(valuation, name)}
-            if name in transcript.clients:
-                files["extract.json"] = make_extract(transcript, name).to_bytes()
-            if statement is not None:
-                files["statement.json"] = statement
-            numbers = count(1 << 32)
-            requests = [net.Deliver(name, 0, next(numbers), *item) for item in files.items()]
-            try:
-                for request in requests:
-                    self._ask_one(request)
-            except VerfedsvError as error:
-                self.notify(str(error))
-                missed.append(name)
-        return missed
+    def _deliver(self, client: str, files: Mapping[str, bytes]) -> bool:
+        """Send a client files; return whether it has them all."""
+        try:
+            for number, item in enumerate(files.items(), 1 << 32):
+                self._ask_one(net.Deliver(client, 0, number, *item), while_there=True)
+        except VerfedsvError as error:
+            self.notify(str(error))
+            return False
+        return True
+
+    def _read_delivered(self) -> dict[str, str]:
+        """Return which version of the results each client has."""
+        path = self.private / _DELIVERED
+        try:
+            found = json.loads(path.read_bytes()) if path.exists() else {}
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+
+
+FINISHED = net.End("", 0, 0, "the training is finished", is_finished=True)
+"""What clients are told at the end."""
+
+
+def _files_for(client: str, valuation: Valuation, transcript: Transcript, statement: bytes | None) -> dict[str, bytes]:
+    """Return what a client gets, by name: its values, its extract and the statement."""
+    files = {"value.json": _own_value(valuation, client)}
+    if client in transcript.clients:
+        files["extract.json"] = make_extract(transcript, client).to_bytes()
+    if statement is not None:
+        files["statement.json"] = statement
+    return files
 
 
 def _own_value(valuation: Valuation, client: str) -> bytes:

@@ -10,7 +10,7 @@ from verfedsv.errors import InputError, TranscriptError
 from verfedsv.federation import Server, Training
 from verfedsv.federation.checkpoints import REMEDY
 from verfedsv.runs.config import Config
-from verfedsv.runs.extent import planned_rounds, skipped_rounds
+from verfedsv.runs.extent import planned_roster, planned_rounds, skipped_rounds
 from verfedsv.runs.live import LiveShares
 from verfedsv.texts import count
 from verfedsv.transcript import Recorder, Stamp, Transcript, Upload
@@ -49,15 +49,35 @@ def resume_server(server: Server, recorder: Recorder, config: Config) -> float:
     """Bring a server from its checkpoint to where its training continues; return the time of the last record.
 
     A repeatable training continues from its checkpoint: what it recorded later is computed again and compared with the
-    transcript. One on the real clock continues from the last record, with models that may be older. Raises an error if
-    transcript, checkpoint and configuration do not match.
+    transcript. One on the real clock, or one that went on without a client, continues from the last record, with models
+    that may be older. Raises an error if transcript, checkpoint and configuration do not match.
     """
     transcript = recorder.transcript
     _check_fit(server, transcript, config)
     server.record(recorder)
-    if not config.training.is_repeatable:
+    if not config.training.is_repeatable or _went_on_without_a_client(server, transcript, config):
         server.catch_up()
     return max([0.0, *(record.time for record in transcript.records(max(1, transcript.n_records)))])
+
+
+def _went_on_without_a_client(server: Server, transcript: Transcript, config: Config) -> bool:
+    """Return whether a client may have missed something after the checkpoint that it should not have missed.
+
+    It may not be seen in the transcript: a client that did not answer may have taken its last step or not.
+    """
+    if server.tape.n_records == transcript.n_records:
+        return False
+    if config.server is not None and config.server.if_missing == "continue":
+        return True
+    if config.training.mode == "asynchronous":
+        return False
+    roster, number = planned_roster(config, server.clients, transcript.description.n_samples), server.n_rounds
+    for record in transcript.records(1 + server.tape.n_records):
+        if isinstance(record, Stamp):
+            number += 1
+            if roster.missing(number) != {*record.absent}:
+                return True
+    return False
 
 
 def _check_fit(server: Server, transcript: Transcript, config: Config) -> None:
