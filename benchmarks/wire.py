@@ -6,7 +6,7 @@ import bz2
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -27,7 +27,8 @@ from verfedsv.federation import (
     synchronous_rounds,
 )
 from verfedsv.federation.messages import Answer, Embed, Gradients, Predict, Request
-from verfedsv.federation.torch_heads import TorchHead, mlp_layers
+from verfedsv.federation.torch_heads import TorchHead
+from verfedsv.head_layers import mlp_layers
 
 EVERY = 20
 """Rounds between evaluations, the default of `verfedsv run`."""
@@ -83,15 +84,21 @@ PARTIES = [SUM, Parties("linear, network", "linear", "mlp"), Parties("perceptron
 
 
 class Tap(InProcess):
-    """A transport that keeps what passes."""
+    """A transport that keeps what passes; gradients with the samples that they are for, as the client knows them."""
 
     def __init__(self, inner: InProcess) -> None:
         super().__init__(inner.clients.values())
         self.crossed: list[tuple[Request, Answer]] = []
+        self._uploaded: dict[str, Any] = {}
 
     def exchange(self, requests: Sequence[Request], timeout: float | None = None) -> list[Answer]:
         answers = super().exchange(requests, timeout)
-        self.crossed += zip(requests, answers, strict=True)
+        for asked, answer in zip(requests, answers, strict=True):
+            if isinstance(asked, Embed):
+                self._uploaded[asked.client] = asked.samples
+            if isinstance(asked, Gradients) and asked.samples is None:
+                asked = replace(asked, samples=self._uploaded[asked.client])
+            self.crossed.append((asked, answer))
         return answers
 
     def requests(self, kind: type[Request], client: str) -> list[tuple[Any, Any]]:

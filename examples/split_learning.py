@@ -2,7 +2,7 @@
 
 Three organisations hold columns about the same 48,842 people, and each turns its own into an embedding of its own
 width. The server knows who earns more than 50,000 dollars, and has a top model over all embeddings side by side, which
-it trains with an optimizer of its own. The data are Adult, which ships with the package. It needs torch:
+it trains with an optimiser of its own. The data are Adult, which ships with the package. It needs torch:
 pip install '.[torch]'
 
     python examples/split_learning.py [--epochs 10] [--output runs/adult-split]

@@ -53,7 +53,8 @@ Verdict = Literal["yes", "in trend", "no"]
 class Claim:
     """A statement of the paper on a data set, what we found, and whether that agrees; None if nothing can be said.
 
-    Claims of the same `item`, a table or figure of the paper, are one row of the summary.
+    Claims of the same `item`, a table or figure of the paper, are one row of the summary. One that `is_false` as
+    printed, whatever was measured, is counted apart.
     """
 
     item: str
@@ -62,11 +63,14 @@ class Claim:
     paper: str
     ours: str
     verdict: Verdict | None
+    is_false: bool = False
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[S]):
     """A table or figure of the paper.
+
+    `about` says what is measured, or returns that for the settings of the data sets that are shown.
 
     `parts` returns what to measure for a data set: functions by name, which take no arguments, may share expensive
     results, and return JSON content. Names of parts that are repeated end in "seed 0", "seed 1" and so on. If it
@@ -76,7 +80,7 @@ class Experiment(Generic[S]):
 
     name: str
     title: str
-    about: str
+    about: str | Callable[[Sequence[S]], str]
     settings_type: type[S]
     parts: Callable[[str, S], Mapping[str, Callable[[], Findings]]]
     tables: Callable[[Results], Sequence[Table]]
@@ -89,6 +93,10 @@ class Experiment(Generic[S]):
     def _content(self) -> dict[str, Any]:
         """The content of the settings file beside the experiment."""
         return _read(self.name.replace("-", "_"))
+
+    def describe(self, settings: Sequence[S]) -> str:
+        """Return what is measured with the settings of some data sets."""
+        return self.about if isinstance(self.about, str) else self.about(settings)
 
     @property
     def script(self) -> str:
@@ -191,6 +199,19 @@ def middle_and_ends(values: ArrayLike) -> Floats:
 def seeds_text(found: Sized) -> str:
     """Return how many seeds were measured, as text."""
     return f"{len(found)} seed{'' if len(found) == 1 else 's'}"
+
+
+def of_seeds(text: str, some: Sized, all_of_row: Sized) -> str:
+    """Return the text of a cell, followed by its number of seeds if the others of its row are of more."""
+    return text if len(some) == len(all_of_row) else f"{text} ({seeds_text(some)})"
+
+
+def largest_stated(errors: Sequence[ArrayLike]) -> str:
+    """Return the largest of the stated errors of some seeds, or "unknown" if any of them is; "-" without seeds."""
+    if not errors:
+        return "-"
+    largest = float(np.max([np.max(np.asarray(of_seed, float)) for of_seed in errors]))
+    return "unknown" if np.isnan(largest) else two_digits(largest)
 
 
 def spread(values: ArrayLike, digits: int = 2, unit: str = "") -> str:

@@ -103,12 +103,22 @@ def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
     axes.legend(frameon=False)
 
 
+def _about(settings: Sequence[FrequencySettings]) -> str:
+    """Return what is measured; data sets can have other durations."""
+    spans = dict.fromkeys((x.duration, round(x.duration / x.stamp_every)) for x in settings)
+    lasts = " or ".join(f"{seconds:g} seconds with {n} time stamps" for seconds, n in spans)
+    periods = " or ".join(dict.fromkeys(f"{x.period:g}" for x in settings))
+    return (
+        f"Five copies of client 1 join; the i-th uploads every {periods} i seconds, for {lasts}. "
+        "yes: the exponent of the share in the frequency is 1 within 0.25: its whole 95 % interval over seeds is; in "
+        "trend: shares only rise with the frequency."
+    )
+
+
 EXPERIMENT = Experiment(
     name="frequency",
     title="Communication frequency (Figure 3)",
-    about="Five copies of client 1 join; the i-th uploads every 0.01 i seconds, for 20 seconds with 500 time stamps. "
-    "yes: the exponent of the share in the frequency is 1 within 0.25: its whole 95 % interval over seeds is; in "
-    "trend: shares only rise with the frequency.",
+    about=_about,
     settings_type=FrequencySettings,
     parts=partial(by_variant_and_seed, _measure),
     tables=tables,

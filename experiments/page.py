@@ -34,7 +34,8 @@ The tables and figures of "Fair and Efficient Contribution Valuation for Vertica
 its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
 below, and more, are in `{folder}/` as JSON, newer ones with the commit that they were measured with. To
 measure them again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and
-`make paper`.
+`verfedsv reproduce NAME --again -o docs`, which sets a file of the folder aside, or delete the file: `make paper` only
+measures what is missing there.
 """
 
 
@@ -54,28 +55,39 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
 
 
 def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
-    """Return a table of what was reproduced, an item of the paper in each row."""
+    """Return a table of what was reproduced, an item of the paper in each row, and the number of each verdict.
+
+    Statements that are false as printed are counted apart: a measurement that happens not to contradict one does not
+    reproduce it.
+    """
     claims = [claim for files in shown for claim in _claims(files)]
     data = [name for name in COLUMNS if any(claim.data == name for claim in claims)]
-    rows = []
+    rows: dict[bool, list[list[str]]] = {False: [], True: []}
     for item in dict.fromkeys(claim.item for claim in claims):
         of_item = [claim for claim in claims if claim.item == item]
         title = next(files[0].experiment.title for files in shown if of_item[0] in _claims(files))
-        rows.append(
+        is_false = any(claim.is_false for claim in of_item)
+        rows[is_false].append(
             [
-                f"[{item}](#{_anchor(title)})",
+                f"[{item}{', false as stated' if is_false else ''}](#{_anchor(title)})",
                 *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data),
             ]
         )
     caption = (
         "## What was reproduced\n\nyes: the paper's statement holds, by the rule in its section, which is two-sided "
         "where the paper gives a number or a law; in trend: only its direction does; no: neither; -: not measured, or "
-        "nothing to measure. Of propositions, yes only says that no measurement here contradicts them.\n\n"
+        "nothing to measure. For propositions, yes only means that no measurement here contradicts them; the "
+        "last rows are of statements that are false nonetheless.\n\n"
     )
-    verdicts = [cell for row in rows for cell in row[1:] if cell != "-"]
-    counts = ", ".join(f"{verdicts.count(x)} {x}" for x in get_args(Verdict))
-    end = "Most of what the paper says of directions holds here; most of its numbers and laws do not."
-    return f"{caption}{markdown(Table(['', *map(title_of, data)], rows))}\n\nTogether: {counts}. {end}\n"
+    table = markdown(Table(["", *map(title_of, data)], rows[False] + rows[True]))
+    apart = f" Of what is false as stated: {_counts(rows[True])}." if rows[True] else ""
+    return f"{caption}{table}\n\nTogether: {_counts(rows[False])}.{apart}\n"
+
+
+def _counts(rows: Sequence[Sequence[str]]) -> str:
+    """Return how many cells of some rows of the summary have each verdict."""
+    cells = [cell for row in rows for cell in row[1:]]
+    return ", ".join(f"{cells.count(x)} {x}" for x in get_args(Verdict))
 
 
 def _anchor(title: str) -> str:
@@ -110,7 +122,7 @@ def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
 def _section(files: Sequence[ResultFile], *, quick: bool) -> str:
     """Return the section of an experiment."""
     experiment, known = files[0].experiment, {file.data: file.found for file in files}
-    lines = [f"## {experiment.title}", "", experiment.about, ""]
+    lines = [f"## {experiment.title}", "", experiment.describe([file.settings for file in files]), ""]
     claims = _claims(files)
     if claims:
         lines += [markdown(claims_table(claims)), ""]

@@ -217,8 +217,8 @@ def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> 
         "asynchronous training from those at the server. A signed average is w (mean - mean of the background): zero, "
         'shown as "-", if all rows are the background, else the noise of its draw. As plain sums over classes are zero '
         "too, absolute values are added up over classes, or each sample counts with its own class only "
-        '("true class"). Accuracies are those of the synchronous training after as many steps, whose joint model is '
-        "explained."
+        '("true class"). The joint model is that of the synchronous training after as many steps. Its accuracies '
+        "are in this table; below, tables of asynchronous values have those of the asynchronous training."
     )
     return [Table(header, reached, caption), *(_cells(name, grid, kind, model) for kind in KINDS for model in MODELS)]
 

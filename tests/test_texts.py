@@ -1,6 +1,6 @@
 import pytest
 
-from verfedsv.texts import misleading
+from verfedsv.texts import misleading, spreadsheet_text
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,16 @@ def test_ordinary_names_are_left_alone():
         "constructor",
     ]
     assert list(misleading([*names, *(f"client {m}" for m in range(3, 200))])) == []
+
+
+@pytest.mark.parametrize("sign", "=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207a\u208c\ufb29\u2a75")
+def test_no_cell_begins_with_a_sign_of_formulas(sign):
+    """Neither the text nor what follows a semicolon in it, whatever the width of both and the spaces between."""
+    assert spreadsheet_text(f"{sign}1") == f"'{sign}1"
+    assert spreadsheet_text(f" {sign}1") == f"' {sign}1"
+    assert spreadsheet_text(f"\xa0{sign}1") == f"'\ufffd{sign}1"
+    assert spreadsheet_text(f";;{sign}1;{sign}1") == f";;'{sign}1;'{sign}1"
+    for separator in (";", "\uff1b", "\ufe54", "; ", ";  "):
+        assert spreadsheet_text(f"a{separator}{sign}1;{sign}") == f"a{separator}'{sign}1;'{sign}"
+    assert spreadsheet_text(f"a;\u3000{sign}1") == f"a;\ufffd'{sign}1"
+    assert spreadsheet_text(f"a{sign}1; b{sign}") == f"a{sign}1; b{sign}"

@@ -23,7 +23,19 @@ MOST_BYTES = 1 << 30
 def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
     """Return the content of a file that others may have made.
 
-    Raises OSError if it has more than `most` bytes or is not a regular file: a pipe may block, and a device never end.
+    Raises OSError if it has more than `most` bytes, or as `opening` does.
+    """
+    with opening(path) as (file, size):
+        if size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+        return file.read(size)  # read(most) would allocate as much first
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[tuple[IO[bytes], int]]:
+    """Yield an open file that others may have made, and its size in bytes.
+
+    Raises OSError if it is not a regular file: a pipe may block, and a device never end.
     """
     # O_NONBLOCK, as opening a pipe without a writer would block; it has no effect on files.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -31,9 +43,7 @@ def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > most:
-            raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
-        return file.read(status.st_size)  # read(most) would allocate as much first
+        yield file, status.st_size
 
 
 def find_links(folder: Path) -> list[Path]:

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from verfedsv.arguments import as_whole
+from verfedsv.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -31,9 +36,57 @@ LAYERS: Mapping[str, Mapping[str, type[Any]]] = {
 }
 """The arguments of torch's layers that are allowed, with their types."""
 
+Activation = Literal["gelu", "relu", "silu", "tanh"]
+
+_ACTIVATIONS = {"gelu": ["GELU", "none"], "relu": ["ReLU"], "silu": ["SiLU"], "tanh": ["Tanh"]}
 _SEQUENTIAL = "Sequential"
 _MOST_LAYERS, _DEEPEST, _LARGEST = 256, 8, 2**24
 """Of a head: how many layers, sequences included, how many sequences within each other, and the largest argument."""
+
+
+def mlp_layers(width: int, hidden: Sequence[int], n_classes: int, activation: Activation = "gelu") -> list[Any]:
+    """Return a network with hidden layers of these sizes, and this activation between layers."""
+    if activation not in _ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(get_args(Activation))}; received {activation!r}")
+    sizes = [width, *(as_whole("hidden", size, at_least=1) for size in hidden), n_classes]
+    layers: list[Any] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [["Linear", inputs, outputs, True], _ACTIVATIONS[activation]]
+    return [_SEQUENTIAL, [[str(number), layer] for number, layer in enumerate(layers[:-1])]]
+
+
+def describe_layers(layers: list[Any]) -> str:
+    """Return layers in words with all their arguments, in at most 300 characters; what is cut is held by a hash.
+
+    >>> describe_layers(mlp_layers(6, [8], 1))
+    'Linear(6, 8, bias=True), GELU(approximate=none), Linear(8, 1, bias=True)'
+    """
+    text = ", ".join(_describe(layers))
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return f"{text[:_LONGEST_TEXT]}… (SHA-256 of the layers: {digest_of_layers(layers)})"
+
+
+def _describe(layer: list[Any]) -> Iterator[str]:
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL:
+        for _, inner in arguments[0]:
+            yield from _describe(inner)
+        return
+    named = zip(LAYERS[kind], arguments, strict=True)
+    parts = [str(value) if type(value) is int else f"{name}={value}" for name, value in named]
+    yield f"{kind}({', '.join(parts)})" if parts else kind
+
+
+_LONGEST_TEXT = 300
+
+
+def most_numbers(layer: list[Any]) -> int:
+    """Return the largest number of inputs and outputs of a layer, together: what it computes with for each sample."""
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL:
+        return max((most_numbers(inner) for _, inner in arguments[0]), default=0)
+    return arguments[0] + arguments[1] if kind == "Linear" else 0  # no other layer changes how many there are
 
 
 def digest_of(head: Any) -> str:
@@ -83,7 +136,9 @@ def _argument(module: torch.nn.Module, name: str) -> Any:
     if name == "bias":
         return value is not None
     if name == "normalized_shape":
-        return value[0] if len(value) == 1 else value
+        value = value[0] if len(value) == 1 else value
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        value = int(value)  # such as one of NumPy
     return float(value) if name in ("alpha", "beta", "threshold", "p", "eps", "negative_slope") else value
 
 

@@ -23,11 +23,19 @@ import torch
 from verfedsv.arguments import as_numpy
 from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
+from verfedsv.head_layers import from_layers, to_layers
 
 _ROWS_TO_TRY = 4
 _SAME = 1e-9
 """A row's scores may depend on the other rows, and on how a module is run, by this fraction of the largest score, as
 products round differently."""
+
+
+RECORDED = "the recorded parameters are not those of this head (pass the module that was recorded)"
+
+
+class WidthError(InputError):
+    """The head cannot take embeddings of so many numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +66,7 @@ class HeadMove:
     """The states of a head before and after a round; the same object if it did not change.
 
     `entropy` seeds draws: numbers that clients do not know before they upload, as they depend on the head after the
-    round. Otherwise they could choose embeddings for the samples that are not drawn.
+    round. Otherwise they could choose embeddings for the samples that are not drawn. Of a frozen head, they are known.
     """
 
     previous: HeadState
@@ -85,7 +93,9 @@ class Head:
     """A function of the embeddings of all clients, with parameters that are passed to each call.
 
     It may be called by several threads, and sent to another process if its module can be. `names` are those of the
-    parameters and buffers that change, if they are not all: an exported program also has constants.
+    parameters and buffers that change, if they are not all: an exported program also has constants. A tensor that the
+    module has under several names is in each state under all of them. `layers` are those of the module as plain data,
+    known once it was checked; None if these do not describe it.
     """
 
     def __init__(self, module: Any, names: Sequence[str] | None = None) -> None:
@@ -101,39 +111,44 @@ class Head:
             parameter.requires_grad_(False)
         own = self._module.state_dict()
         self._names = (*own,) if names is None else (*(name for name in names if name in own),)
+        self._first_names = _first_names(self._module)
+        self.layers: list[Any] | None = None
         # Without copies of what is passed to each call, apart from the names and shapes.
         self.state = self.read({name: as_numpy(name, own[name]) for name in self._names})
 
     def is_parameter(self, name: str) -> bool:
         """Return whether a part of the state is a parameter, and not a buffer."""
-        return name in dict(self._module.named_parameters())
+        return name in dict(self._module.named_parameters(remove_duplicate=False))
 
-    def read(self, arrays: Mapping[str, Array]) -> HeadState:
-        """Return a state from arrays by name; raise InputError unless they are those of the module."""
+    def read(self, arrays: Mapping[str, Array], whose: str = RECORDED) -> HeadState:
+        """Return a state from arrays by name; raise InputError unless they are those of the module.
+
+        `whose` says whose parameters they are, and which are wanted.
+        """
         own = self._module.state_dict()
         if (*arrays,) != self._names:
             odd = sorted({*arrays} ^ {*self._names}) or ["their order"]
-            raise InputError(
-                f"the recorded parameters are not those of this head: {odd[0]} differs; pass the module that was "
-                "recorded"
-            )
+            raise InputError(f"{whose}: {odd[0]!r} differs")
         tensors = {}
         for name, array in arrays.items():
             if array.shape != tuple(own[name].shape):
-                raise InputError(
-                    f"parameter {name!r} of the head has shape {tuple(own[name].shape)}, but {array.shape} was "
-                    "recorded; pass the module that was recorded"
-                )
+                raise InputError(f"{whose}: {name!r} has shape {array.shape} instead of {tuple(own[name].shape)}")
+            if array.dtype.kind not in "biuf":
+                raise InputError(f"parameter {name!r} of the head must hold real numbers; received {array.dtype}")
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise InputError(f"parameter {name!r} of the head has numbers that are not finite: training diverged")
             kind = np.float64 if own[name].is_floating_point() else own[name].numpy().dtype
             tensors[name] = torch.from_numpy(np.array(array, kind, order="C"))
+        for name, first in self._first_names.items():
+            if name in tensors and first in tensors and not torch.equal(tensors[name], tensors[first]):
+                raise InputError(f"{whose}: {name!r} and {first!r} are one tensor of the head, and differ there")
         return HeadState(tensors)
 
     def check(self, width: int, n_classes: int | None = None) -> int:
         """Return how many numbers per sample the head gives, for embeddings of that width, all clients together.
 
-        Raises InputError if they are not `n_classes`, or not a function of the sample's embeddings alone.
+        Raises WidthError if the head cannot take them, and another InputError if its numbers are not `n_classes`, or
+        not a function of the sample's embeddings alone.
         """
         rows = np.random.default_rng(0).standard_normal((_ROWS_TO_TRY, width))
         try:
@@ -142,15 +157,16 @@ class Head:
         except InputError:
             raise
         except Exception as error:  # whatever the user's module raises
-            raise InputError(
+            raise WidthError(
                 f"the head cannot take embeddings of {width} numbers per sample, all clients together: {error}"
             ) from None
-        found = 1 if scores.ndim == 1 else scores.shape[-1]
-        if scores.ndim not in (1, 2) or len(scores) != len(rows) or n_classes not in (None, found):
-            wanted = f"({len(rows)}, {n_classes or 'classes'})"
-            raise InputError(
-                f"the head must give an array {wanted} for {len(rows)} samples; received shape {tuple(scores.shape)}"
-            )
+        found = 1 if scores.ndim == 1 else scores.shape[-1] if scores.ndim else 0
+        for n_rows, given in ((len(rows), scores), (len(rows), again), (1, alone)):
+            if given.ndim not in (1, 2) or len(given) != n_rows or n_classes not in (None, found):
+                raise InputError(
+                    f"the head must give an array ({n_rows}, {n_classes or 'classes'}) for {n_rows} "
+                    f"{'sample' if n_rows == 1 else 'samples'}; received shape {tuple(given.shape)}"
+                )
         if not torch.isfinite(scores).all():
             raise InputError("the head gives NaN or infinity for ordinary embeddings; check its layers")
         if not torch.equal(scores, again):
@@ -159,6 +175,9 @@ class Head:
             )
         if float((scores[:1] - alone).abs().max()) > _SAME * float(scores.abs().max()):
             raise InputError("what the head gives for a sample depends on the other samples; that cannot be valued")
+        layers = to_layers(self._module)
+        # Somebody may have changed what a layer does.
+        self.layers = layers if layers is not None and self.agrees_with(from_layers(layers), width) else None
         return int(found)
 
     def agrees_with(self, module: torch.nn.Module, width: int) -> bool:
@@ -195,7 +214,9 @@ class Head:
         # It puts the tensors into the module for the time of the call, so that each thread needs a module of its own.
         if not hasattr(self._own, "module"):
             self._own.module = _copied(self._module)
-        result: torch.Tensor = torch.func.functional_call(self._own.module, dict(tensors), (embeddings,))
+        # Torch takes a tensor that has several names under one of them. A module may change its input in place.
+        given = {name: tensor for name, tensor in tensors.items() if name not in self._first_names}
+        result: torch.Tensor = torch.func.functional_call(self._own.module, given, (embeddings.clone(),))
         return result
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,8 +234,22 @@ class Head:
                 raise MemoryError("the head needs more memory than there is") from None
             raise
         if not isinstance(result, torch.Tensor) or not result.is_floating_point():
-            raise InputError(f"the head must return a tensor of real numbers; received {type(result).__name__}")
+            is_tensor = isinstance(result, torch.Tensor)
+            what = f"a tensor of {result.dtype}".replace("torch.", "") if is_tensor else type(result).__name__
+            raise InputError(f"the head must return a tensor of floating-point numbers; received {what}")
         return result
+
+
+def _first_names(module: torch.nn.Module) -> dict[str, str]:
+    """Return the further names of tensors that a module has under several, with the first name of each."""
+    first, result = dict[int, str](), dict[str, str]()
+    for name, tensor in (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    ):
+        if first.setdefault(id(tensor), name) != name:
+            result[name] = first[id(tensor)]
+    return result
 
 
 def export(module: torch.nn.Module, width: int) -> bytes:

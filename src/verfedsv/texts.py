@@ -56,16 +56,26 @@ def spreadsheet_text(text: str) -> str:
     r"""Return a text that a spreadsheet does not evaluate: an apostrophe precedes what begins like a formula.
 
     Control characters are replaced, as they could hide what comes first. Where cells are separated by semicolons, what
-    follows one can be a formula too.
+    follows one can be a formula too. Spreadsheets take full-width and small signs for the usual ones.
 
     >>> spreadsheet_text('=HYPERLINK("x")'), spreadsheet_text("telco"), spreadsheet_text("\t=1")
     ('\'=HYPERLINK("x")', 'telco', "'�=1")
     >>> spreadsheet_text("a;=1")
     "a;'=1"
     """
-    plain = re.sub(r"(; *)(?=[=+@-])", r"\1'", printable(text))
-    first = unicodedata.normalize("NFKC", plain.lstrip(" \N{REPLACEMENT CHARACTER}")[:1])
-    return f"'{plain}" if first in tuple("=+-@") else plain
+    return _CELL.sub(lambda found: _as_text(*found.groups()), printable(text))
+
+
+_CELL = re.compile("(^|[;\uff1b\ufe54\u037e])([ \N{REPLACEMENT CHARACTER}]*)(?=([^ \N{REPLACEMENT CHARACTER}]))")
+"""What a cell begins with, at the beginning and after semicolons of any width: its first character that is no space."""
+
+
+def _as_text(separator: str, spaces: str, first: str) -> str:
+    """Return what comes before the first character of a cell, with an apostrophe if formulas begin with it."""
+    is_formula = unicodedata.normalize("NFKC", first)[:1] in tuple("=+-@")
+    if not is_formula:
+        return separator + spaces
+    return f"{separator}{spaces}'" if separator else f"'{spaces}"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:

@@ -124,8 +124,8 @@ def test_files_are_deleted(tmp_path):
         ("open", lambda positions: positions[:-1], "'b': a part must be uint32 of shape"),
         ("open", lambda positions: positions + np.uint32(10), "'[ac]': position 1[0-9] does not exist"),
         ("open", lambda positions: positions[[0] * len(positions)], "'[ac]': part 0 has positions that are repeated"),
-        ("open", lambda positions: positions[::-1], "the rows of 'b' are not the samples of 'a' in the same order"),
-        ("finish", lambda _: "1", "the rows of 'b' are not the samples of 'a' in the same order"),
+        ("open", lambda positions: positions[::-1], "^the rows of 'b' are not the samples of 'a' in the same order"),
+        ("finish", lambda _: "1", "^the rows of 'b' are not the samples of 'a' in the same order"),
     ],
 )
 def test_wrong_answers_are_found(method, change, message):

@@ -71,6 +71,9 @@ def test_calls_may_be_repeated(party, points):
         assert party.finish() == checksum
         party.agree({"a": checksum, "b": checksum})
     assert party.aligned.n_common == 3
+    for call in (lambda: party.open("b", 1, positions(1)), lambda: party.own_points(0)):
+        with pytest.raises(InputError, match="the session has ended for a; begin a new one"):
+            call()
 
 
 def test_sets_are_blinded_and_shuffled(party, points):

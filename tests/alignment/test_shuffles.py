@@ -21,10 +21,16 @@ def test_each_row_is_there_once(tmp_path, n_rows, at_once):
 def test_all_orders_are_equally_likely(tmp_path, at_once):
     """Of 3 rows in portions of 1, 2 or 3: chi-squared over 6 orders stays below what one of 10^9 trials exceeds."""
     counts = dict.fromkeys(itertools.permutations(range(3)), 0)
-    for number in range(600):
+    for number in range(300):
         stored = store_permutation(tmp_path / str(number), 3, at_once)
         counts[tuple(stored.read(slice(None)).tolist())] += 1
-    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 50
+    assert sum((count - 50) ** 2 / 50 for count in counts.values()) < 50
+
+
+def test_rows_of_a_bucket_are_shuffled(tmp_path):
+    """Half of the rows are larger than the one before, give or take six standard deviations."""
+    rows = store_permutation(tmp_path / "rows", 4000, at_once=1000).read(slice(None)).astype(np.int64)
+    assert abs((np.diff(rows) > 0).mean() - 0.5) < 6 * (1 / 12 / 4000) ** 0.5
 
 
 def test_permutations_are_unpredictable(monkeypatch):

@@ -126,7 +126,8 @@ def test_version():
 
 COMMANDS = [
     *(["demo"], ["run"], ["value"], ["report"], ["watch"], ["settle"], ["statement"], ["audit"], ["extract"]),
-    *(["keys", "new"], ["keys", "show"], ["data", "list"], ["data", "fetch"], ["data", "show"], ["reproduce"]),
+    *(["keys", "new"], ["keys", "ca"], ["keys", "request"], ["keys", "approve"], ["keys", "revoke"], ["keys", "show"]),
+    *(["data", "list"], ["data", "fetch"], ["data", "show"], ["reproduce"]),
 ]
 
 

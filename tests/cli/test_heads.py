@@ -66,3 +66,25 @@ def test_a_statement_is_audited_with_the_program(run):
     done = call(*audit, "--trust-head")
     assert done.returncode == 0
     assert "recomputed; totals differ by at most 0" in " ".join(done.stdout.split())
+
+
+def test_a_statement_of_values_of_unknown_error_is_audited(tmp_path, monkeypatch):
+    """Those of the closed form: unknown errors are equal, and allow no other values."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    labels, head = (
+        np.array([0, 1] * 6),
+        torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)),
+    )
+    with Recorder("run", labels, ["bank", "shop"], head=head, valuation={"method": "closed-form"}) as recorder:
+        direction = (head[2].weight @ head[0].weight)[0].detach().numpy()
+        for step in (1, 2, 3):
+            embeddings = step * np.outer(2 * labels - 1, direction)
+            recorder.log(np.arange(12), {"bank": embeddings[:, 0], "shop": embeddings[:, 1]})
+    assert call("keys", "new", "team").returncode == 0
+    assert "The error of the estimator is unknown; nothing had" in " ".join(call("value", "run").stdout.split())
+    settled = call("settle", "run", "--budget", "100", "--currency", "EUR", "-o", "payouts.json")
+    assert "Ranges are unknown: no error is known." in " ".join(settled.stdout.split())
+    assert call("statement", "run", "--key", "team.key", "--settlement", "payouts.json").returncode == 0
+    done = call("audit", "run", "--public-key", "team.pub")
+    assert done.returncode == 0, done.stderr

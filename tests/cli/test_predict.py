@@ -39,9 +39,9 @@ def test_predictions_are_written_and_described(credit, tmp_path):
         "shop: 2 rows of shop.csv; its mean embedding counts in 159 rows that it lacks",
     ]
     written = (tmp_path / "p.csv").read_text().splitlines()
-    assert written[0] == "id,prediction,probability_no,probability_yes"
+    assert written[0] == '"id","prediction","probability_no","probability_yes"'
     assert len(written) == 162
-    assert written[-1].startswith("p999,")
+    assert written[-1].startswith('"p999",')
 
 
 def test_predictions_as_json_and_parquet(credit, tmp_path):
@@ -63,7 +63,7 @@ def test_a_column_of_ids_by_name(credit, tmp_path):
     path = write_csv(tmp_path / "new.csv", [{k: v for k, v in row.items() if k != "id"} for row in rows])
     assert "has no column of ids 'id'" in predict(credit, tmp_path / "p.csv", bank=path).stderr
     assert predict(credit, tmp_path / "p.csv", "--id", "number", bank=path).returncode == 0
-    assert (tmp_path / "p.csv").read_text().startswith("number,prediction,")
+    assert (tmp_path / "p.csv").read_text().startswith('"number","prediction",')
 
 
 @pytest.mark.parametrize(

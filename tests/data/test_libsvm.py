@@ -37,7 +37,7 @@ def test_samples_of_a_file(tmp_path, ending):
     assert (samples.classes, samples.n_test, samples.name) == (("0", "1"), 0, path.name)
     data = split_features(samples, 3, test=0.2)
     assert [client.numeric.shape[1] for client in data.clients] == [2, 2, 3]
-    assert data.notes == (f"labels: 0 ({(LABELS == 0).sum()}), 1 ({LABELS.sum()})",)
+    assert data.notes == (f"labels of all samples: 0 ({(LABELS == 0).sum()}), 1 ({LABELS.sum()})",)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,36 @@ def test_many_features(tmp_path):
     many.write_text("1 1200000:1\n" * 119_997)
     with pytest.raises(DataError, match=r"many\.svm has a feature 1,200,000 and only 119,999 numbers"):
         read_libsvm([few, many])
+
+
+BOMBS = {
+    "a line": (b"1" * 2**24, 9, bz2.open, "line 1 has more than 67,108,864 bytes"),
+    "a comment": (b"1 1:1 #" + b"x" * 2**24, 9, bz2.open, "line 1 has more than 67,108,864 bytes"),
+    "not a number": (b"a" * 2**24, 9, bz2.open, "line 1 has more than 67,108,864 bytes"),
+    "empty rows": (b"1\n" * 2**21, 3, gzip.open, "expands to more than .* bytes, 250 times its size"),
+    "comments": (b"#\n" * 2**21, 3, bz2.open, "expands to more than .* bytes, 250 times its size"),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_small_files_that_expand_are_not_read_to_their_end(tmp_path, kind):
+    """Neither their lines nor the whole may take memory or time out of proportion."""
+    chunk, n_chunks, opening, message = BOMBS[kind]
+    path = tmp_path / f"mine.svm.{'gz' if opening is gzip.open else 'bz2'}"
+    with opening(path, "wb") as file:
+        for _ in range(n_chunks):
+            file.write(chunk)
+    assert path.stat().st_size < 2**16
+    with pytest.raises(DataError, match=message):
+        read_libsvm([path])
+
+
+def test_data_that_are_much_alike_are_read(tmp_path):
+    """Up to 4 MiB of any content, and beyond that what shrinks to a 250th; data of the paper do to a 26th at most."""
+    path = tmp_path / "mine.svm.gz"
+    path.write_bytes(gzip.compress(b"".join(b"%d 1:1 2:%d\n" % (k % 2, k % 7) for k in range(10**5))))
+    assert path.stat().st_size * 30 < 10**6
+    assert read_libsvm([path]).features.shape == (10**5, 2)
 
 
 @pytest.mark.parametrize("ending", ["bz2", "gz"])

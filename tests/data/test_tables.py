@@ -46,7 +46,7 @@ def test_files_are_joined_on_ids(tmp_path, suffix):
         f"bank: 4 rows in bank{suffix}; 1 numeric column, 1 of text with 2 categories",
         f"telco: 4 rows in telco{suffix}; 1 numeric column",
         "3 samples are in all files",
-        "labels: no (2), yes (1)",
+        "labels of all samples: no (2), yes (1)",
     ):
         assert part in said
 
@@ -79,7 +79,7 @@ def test_classes_are_in_the_order_of_ordered_categories(tmp_path, ordered):
     data = join_tables(files, ("bank", "y"), test=0)
     assert data.labels.tolist() == ([0, 2, 1] if ordered else [1, 0, 2])
     expected = "low (1), mid (1), high (1)" if ordered else "high (1), low (1), mid (1)"
-    assert f"labels: {expected}" in data.notes
+    assert f"labels of all samples: {expected}" in data.notes
 
 
 def test_missing_categories_stay_missing(tmp_path):
@@ -98,7 +98,7 @@ def test_labels_of_whole_numbers_stay_whole(tmp_path):
     """Also where some are missing."""
     data = join_tables(two(tmp_path, bank={"y": [2**60, None, 2**60 + 1, 5]}), ("bank", "y"), test=0)
     assert data.labels.tolist() == [0, 1]
-    assert f"labels: {2**60} (1), {2**60 + 1} (1)" in data.notes
+    assert f"labels of all samples: {2**60} (1), {2**60 + 1} (1)" in data.notes
 
 
 def test_large_whole_numbers(tmp_path):
@@ -135,7 +135,7 @@ def test_labels_that_are_amounts(tmp_path, suffix):
     assert data.labels.tolist() == [2.5, 100.0]
     assert (data.n_classes, data.classes, data.loss) == (1, None, "squared")
     assert "1 of them have no label and are left out" in data.notes
-    said = "labels: 2 amounts from 2.5 to 100, with mean 51.25 and standard deviation 48.75"
+    said = "labels of all samples: 2 amounts from 2.5 to 100, with mean 51.25 and standard deviation 48.75"
     assert data.notes[-1] == said
     assert data.cautions[0] == "labels: only two different numbers, 2.5 and 100. If they are classes, leave out loss"
 

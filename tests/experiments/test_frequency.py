@@ -42,3 +42,13 @@ def test_copies_that_upload_more_often_get_more():
     assert few[0]["shares"][0] > few[0]["shares"][-1] > 0
     assert few[0]["shares"] != few[1]["shares"]
     assert full[0]["shares"] == full[1]["shares"]
+
+
+def test_the_description_follows_the_settings():
+    """A quick run is not described as one of 20 seconds; data sets can have different durations."""
+    full, quick = (
+        EXPERIMENT.describe([EXPERIMENT.settings(name, quick=is_quick) for name in EXPERIMENT.data])
+        for is_quick in (False, True)
+    )
+    assert "every 0.01 i seconds, for 20 seconds with 500 time stamps. " in full
+    assert "for 0.4 seconds with 10 time stamps or 0.2 seconds with 5 time stamps. " in quick

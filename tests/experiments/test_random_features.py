@@ -54,3 +54,15 @@ def test_verdicts_are_two_sided():
     )  # of three seeds, one has artificial clients at half of regular ones
     assert "higher" in verdict(0.3, 0.4)[1]
     assert verdict(0.1, 80.0)[0] == "no"  # of two seeds, one has artificial clients above regular ones
+
+
+def test_numbers_of_fewer_seeds_say_so():
+    """Older results with all embeddings known have neither errors nor the shares of regular clients."""
+    older = {"artificial": [0.1] * 5, "regular": [33.0] * 3, "errors": [9.0] * 5, "accuracy": 0.8, "truth": [0.2] * 5}
+    newer = {**older, "truth, errors": [0.5] * 5, "truth, regular": [30.0, 29.0, 41.0]}
+    table = SYNCHRONOUS.tables({"adult": {"seed 0": older, "seed 1": newer}})[1]
+    found = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    assert found["Adult, as above"]["largest stated error"] == "9"
+    truth = found["Adult, as above, all embeddings known"]
+    assert (truth["seeds"], truth["largest stated error"]) == ("2", "0.5 (1 seed)")
+    assert truth["lowest of a regular one"] == "29.000 (1 seed)"

@@ -9,6 +9,7 @@ import pytest
 
 from experiments import EXPERIMENTS, Experiment, ResultFile, Table, results, write_page
 from experiments.command import known_results
+from experiments.experiment import Claim
 from experiments.lab import Settings
 from experiments.results import commit
 from verfedsv import InputError
@@ -231,6 +232,22 @@ def test_links_of_the_published_page_lead_somewhere():
     # GitHub drops punctuation from headings, and joins words by hyphens.
     headings = ["".join(x for x in line if x.isalnum() or x in " -_") for line in re.findall("^## (.*)$", text, re.M)]
     assert {link[1:] for link in sections} <= {heading.lower().replace(" ", "-") for heading in headings}
+
+
+def test_false_statements_are_counted_apart(tmp_path):
+    """One that no measurement contradicts is not among what was reproduced; of an item, the worst verdict counts."""
+    made = [
+        Claim("Figure 1", "adult", "", "", "", "yes"),
+        Claim("Lemma", "adult", "", "", "", "yes", is_false=True),
+        Claim("Figure 2", "adult", "", "", "", "in trend"),
+        Claim("Figure 2", "adult", "", "", "", "no"),
+        Claim("Figure 3", "adult", "", "", "", None),
+    ]
+    counted = Counted()
+    counted.experiment = replace(counted.experiment, claims=lambda _: made)
+    page = write_page(tmp_path, {"frequency": [measure(counted, tmp_path)]}, quick=False).read_text(encoding="utf-8")
+    assert "\n\nTogether: 1 yes, 0 in trend, 1 no. Of what is false as stated: 1 yes, 0 in trend, 0 no.\n" in page
+    assert page.index("[Figure 3](#title) | - |") < page.index("[Lemma, false as stated](#title) | yes |")
 
 
 def test_the_page_names_what_is_not_measured(tmp_path):

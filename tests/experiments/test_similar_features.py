@@ -48,3 +48,23 @@ def test_columns_with_noise_are_counted():
     copies = [_copy(client, "b", x, "unit", 0).numeric for x in fractions]
     found = [int((copy != client.numeric).any(axis=0).sum()) for copy in copies]
     assert n_noisy({"columns": 6, "fractions": fractions}) == found == [0, 1, 1, 2, 2]
+
+
+def test_stated_errors_are_those_of_the_seeds_that_have_them():
+    """The largest, in percent of client 1's value; older results have none, and unknown errors are said."""
+
+    def stated(*errors):
+        parts = {
+            f"seed {seed}": {
+                "fractions": [0.0, 0.1],
+                "paper": {"differences": [0.0, 0.2], **({} if x is None else {"errors": x})},
+            }
+            for seed, x in enumerate(errors)
+        }
+        [table] = EXPERIMENT.tables({"adult": parts})
+        return dict(zip(table.header, table.rows[0], strict=True))["largest stated error"]
+
+    assert stated([0.1, 0.37], [0.1, 0.2]) == "37"
+    assert stated(None, [0.1, 0.2]) == "20 (1 seed)"
+    assert stated(None, None) == "-"
+    assert stated([0.1, None], [0.1, 0.2]) == "unknown"

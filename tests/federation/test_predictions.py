@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from scipy.special import expit, softmax
@@ -7,7 +9,7 @@ from tests.federation.textbook import make_data, weights_of
 from verfedsv import InputError
 from verfedsv.data import ClientData, Preparation
 from verfedsv.errors import AnswerError, DivergedError
-from verfedsv.federation import Client, InProcess, Linear, Rate, Server, SynchronousSchedule, Training
+from verfedsv.federation import Client, InProcess, Linear, Rate, Server, SynchronousSchedule, Training, checkpoints
 from verfedsv.federation import synchronous_rounds as rounds_of
 from verfedsv.federation.checkpoints import as_bytes
 from verfedsv.federation.client_models import ClientModel
@@ -240,6 +242,33 @@ def test_a_damaged_checkpoint_of_the_server(tmp_path, changes):
     Predictor.read(path)
     forge(path, **changes)
     with pytest.raises(InputError, match=rf"{path}.* another version"):
+        Predictor.read(path)
+
+
+def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path):
+    """Neither that of the server nor that of a client, whether it is for predictions or to continue a training."""
+    training, _ = train(tmp_path)
+    for name in ("server.npz", f"client-0-{N_ROUNDS}.npz"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    says = "it is not a regular file"
+    with pytest.raises(InputError, match=says):
+        Predictor.read(tmp_path / "server.npz")
+    with pytest.raises(InputError, match=says):
+        ClientModel.read(tmp_path / f"client-0-{N_ROUNDS}.npz", "client 1")
+    with pytest.raises(InputError, match=says):
+        training.restore({})
+
+
+def test_a_checkpoint_of_any_size_is_not_read(tmp_path, monkeypatch):
+    """Its arrays have a limit, as a file may be sparse; the server's table is not read, and may be large."""
+    train(tmp_path)
+    path = tmp_path / "server.npz"
+    forge(path, about=as_bytes(SERVER), table=np.zeros(10**5), torch=np.zeros(10**5, np.uint8))
+    monkeypatch.setattr(checkpoints, "_MOST_BYTES", 10**4)
+    Predictor.read(path)
+    forge(path, odd=np.zeros(10**5))
+    with pytest.raises(InputError, match="bytes, and at most 10,000 are read"):
         Predictor.read(path)
 
 

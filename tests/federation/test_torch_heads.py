@@ -11,7 +11,8 @@ from verfedsv.federation.schedules import batch_of_round
 
 torch = pytest.importorskip("torch")
 
-from verfedsv.federation.torch_heads import TorchHead, mlp_layers  # noqa: E402
+from verfedsv.federation.torch_heads import TorchHead  # noqa: E402
+from verfedsv.head_layers import mlp_layers  # noqa: E402
 
 WIDTHS = {"client 1": 3, "client 2": 1, "client 3": 4}
 UNITS = {"gelu": torch.nn.GELU, "relu": torch.nn.ReLU, "silu": torch.nn.SiLU, "tanh": torch.nn.Tanh}

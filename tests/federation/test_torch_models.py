@@ -278,3 +278,16 @@ def test_a_saved_module_that_cannot_be_used_is_refused(harm):
         content = packed.getvalue()
     with pytest.raises(InputError, match="the saved module is damaged, or of another model"):
         model.restore({"torch": np.frombuffer(content, np.uint8)})
+
+
+class Greedy(torch.nn.Module):
+    """A module whose outputs fit into no memory."""
+
+    def forward(self, x):
+        return x.new_empty(2**46)
+
+
+def test_too_little_memory_is_a_memory_error():
+    """As for arrays: commands say what to do about it. torch has an error of its own."""
+    with pytest.raises(MemoryError, match="a network needs more memory than there is"):
+        TorchModel(torch.nn.Sequential(torch.nn.Linear(2, 1), Greedy())).embed(np.ones((3, 2)))

@@ -98,6 +98,11 @@ def test_a_tiny_share_is_less_than_something():
             "confident",
             "with 99.9 % confidence, the exact value and share of every client",
         ),
+        (
+            {"error_kind": "confidence on an assumption"},
+            "assumed",
+            "within its range, assuming that no random draw would be far outside those that were made.",
+        ),
         ({"error_kind": "certified but for rounding"}, "proven", "proven but for the rounding of the loss. The exact"),
         ({"completed": True}, "estimated", "the ranges are not guaranteed"),
         ({"errors": np.nan, "completed": True}, "unknown", "unknown, for every client"),

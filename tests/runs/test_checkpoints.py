@@ -61,7 +61,7 @@ def forge(path, save=np.savez, **changes):
     ("name", "changes", "says"),
     [
         (SERVER, {"n_rounds": 1}, "does not match the transcript: it counts 1 round in 2 records, where"),
-        (SERVER, {"saved": np.full(4, 2)}, r"client-0-1.npz cannot be read \(FileNotFoundError\)"),
+        (SERVER, {"saved": np.full(4, 2)}, r"client-0-1.npz cannot be read \(No such file or directory\)"),
         (SERVER, {"saved": np.array([0, 3, 3, 3])}, "training cannot continue: no valid answer from client 1"),
         (
             SERVER,

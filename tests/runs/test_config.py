@@ -12,6 +12,7 @@ from verfedsv.runs.config import (
     ModelSection,
     ServerSection,
     TrainingSection,
+    UpSection,
     ValuationSection,
 )
 
@@ -52,7 +53,7 @@ def test_every_setting_is_in_the_example():
     from verfedsv.runs.config import Config
 
     for name, field in Config.model_fields.items():
-        section = field.annotation if name not in ("client", "server") else field.annotation.__args__[0]
+        section = field.annotation if name not in ("client", "server", "up") else field.annotation.__args__[0]
         for setting in section.model_fields:
             assert f"{setting} =" in EXAMPLE, f"{name}.{setting}"
 
@@ -77,6 +78,7 @@ def test_commented_settings_of_the_example_are_defaults_or_examples():
         "training": TrainingSection,
         "valuation": ValuationSection,
         "server": ServerSection,
+        "up": UpSection,
     }
     found = list(commented())
     assert len(found) == sum(" = " in line and line.startswith("# ") for line in EXAMPLE.splitlines())
@@ -166,16 +168,16 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (('name = "adult"\n', ""), "data: needs a name"),
         (
             ("[output]", "[[client]]\nname = 'a'\nnoise = 2\n[output]"),
-            "client 1.noise: .*less than or equal to 1",
+            "client '[^']+'.noise: .*less than or equal to 1",
         ),
         (("[output]", "[[client]]\nname = 'a'\nfile = 'a.csv'\n[output]"), "use only one of the two"),
         (
             ("[output]", "[[client]]\nname = 'a'\ncopy_of = 'b'\nrandom_level = 1\n[output]"),
-            "client 1: a client takes at most one of file, copy_of and random_level",
+            "client '[^']+': a client takes at most one of file, copy_of and random_level",
         ),
         (
             ("[output]", "[[client]]\nname = 'client 1'\nbatch_size = 50\n[output]"),
-            r"client 1.batch_size: must be at least training.batch_size \(100\) in .*; received 50",
+            r"client '[^']+'.batch_size: must be at least training.batch_size \(100\) in .*; received 50",
         ),
         (("rate = 0.5", "rate = "), "is not valid TOML: .*line 7"),
         (
@@ -249,13 +251,13 @@ def test_whole_numbers_may_stand_for_others(tmp_path):
         ),
         (
             GOOD + "[[client]]\nname = 'client 1'\ncolumns = ['a']\n",
-            "client 1.columns: is for clients with",
+            "client '[^']+'.columns: is for clients with",
         ),
-        (GOOD + "[[client]]\nname = 'client 1'\nid = 'key'\n", "client 1.id: is for clients with a file"),
-        (GOOD + "[[client]]\nname = 'x'\nrandom_level = 1\nnoise = 0.1\n", "client 1.noise: is for copies"),
+        (GOOD + "[[client]]\nname = 'client 2'\nid = 'key'\n", "client 'client 2'.id: is for clients with a file"),
+        (GOOD + "[[client]]\nname = 'x'\nrandom_level = 1\nnoise = 0.1\n", "client 'x'.noise: is for copies"),
         (
             GOOD + "[[client]]\nname = 'client 1'\nperiod = 0.1\n",
-            "client 1.period: is for asynchronous",
+            "client '[^']+'.period: is for asynchronous",
         ),
         (GOOD.replace("rounds = 3", "rounds = 3\nperiod = 0.1"), "training.period: is for asynchronous"),
         (
@@ -307,15 +309,15 @@ def test_settings_that_apply_are_taken(tmp_path):
         (GOOD.replace("rate = 0.5", 'decay = """\nrate = 5"""\nrate = -1'), "run.toml: training.rate"),
         (
             "client = [\n  {name = 'a', random_level = 1},\n  # one more\n  {name = 'b', nois = 3},\n]\n" + GOOD,
-            "run.toml: client 2.nois: there is no such setting; the settings here are name, file",
+            "run.toml: client '[^']+'.nois: there is no such setting; the settings here are name, file",
         ),
         (GOOD.replace("[output]", "[out]"), r"run.toml: output: is required"),
         (
             GOOD + "[[client]]\nname = 'a'\n[[client]]\nname = 'a'\n",
-            "client 2.name: .*differ; received 'a'",
+            "number 2.name: .*differ; received 'a'",
         ),
-        (GOOD + "[[client]]\nname = ' bank'\n", "client 1.name: .*without spaces around.*; received ' bank'"),
-        (GOOD + "[[client]]\nname = 'a\\tb'\n".replace("'", '"'), "client 1.name: .*printable"),
+        (GOOD + "[[client]]\nname = ' bank'\n", "number 1.name: .*without spaces around.*; received ' bank'"),
+        (GOOD + "[[client]]\nname = 'a\\tb'\n".replace("'", '"'), "number 1.name: .*printable"),
         (FILES.replace('label_client = "a"', 'label_client = "b"'), "data.label_client: .*received 'b'"),
         (
             GOOD.replace('[data]\nname = "adult"\nclients = 4', "data = 5"),

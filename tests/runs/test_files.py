@@ -80,7 +80,7 @@ def test_a_libsvm_file_is_split_between_clients(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "mine.svm: 2 clients of 4 features each" in done.stdout
     assert "90 samples to train on, 30 to test on" in done.stdout
-    assert f"labels: -1 ({(labels == 0).sum()}), 1 ({labels.sum()})" in done.stdout
+    assert f"labels of all samples: -1 ({(labels == 0).sum()}), 1 ({labels.sum()})" in done.stdout
     about = Transcript.open(tmp_path / "out").description
     assert (about.loss, about.classes, about.clients) == ("logistic", ("-1", "1"), ("client 1", "client 2"))
     assert call("report", tmp_path / "out", "-o", tmp_path / "report.md").returncode == 0
@@ -124,31 +124,31 @@ ALIGNED = RUN.replace("SETTINGS", 'aligned = true\nlabel_client = "a"') + client
         (SPLIT.replace("[training]", "aligned = true\n[training]"), "data.aligned: is for a file per client"),
         (
             SPLIT + client("b", "b.csv"),
-            "client 1.file: data has a file and clients have files; use only one of the two",
+            "client '[^']+'.file: data has a file and clients have files; use only one of the two",
         ),
         (FILES.replace("[training]", "test_file = 'b.svm'\n[training]"), r"data.test_file: goes with file in \[data\]"),
         (
             FILES + client("b", "b.csv", test_file="c.csv"),
-            "client 1.test_file: is required, since 'b' has one: either all files come with a test_file or none",
+            "client '[^']+'.test_file: is required, since 'b' has one: either all files come with a test_file or none",
         ),
         (
             FILES.replace("[training]", "test = 0.5\n[training]") + "test_file = 'b.csv'\n",
             "data.test: is the fraction of test samples, and clients have a test_file; leave one of them out",
         ),
-        (FILES + "test_file = 'b.svm'\n", "client 1.test_file: should be of the same kind as file"),
+        (FILES + "test_file = 'b.svm'\n", "client '[^']+'.test_file: should be of the same kind as file"),
         (
             FILES + client("b", "b.svm"),
-            r"client 2.file: is a LIBSVM file, whose rows have no ids\. If .*aligned = true",
+            r"client '[^']+'.file: is a LIBSVM file, whose rows have no ids\. If .*aligned = true",
         ),
         (
             FILES + "[[client]]\nname = 'b'\nrandom_level = 1\ntest_file = 'x.csv'\n",
-            "client 2.test_file: is for clients",
+            "client '[^']+'.test_file: is for clients",
         ),
         (FILES.replace('label = "y"\n', ""), "data: data.label must name the column of the labels in a.csv"),
-        (ALIGNED + "id = 'key'\n", "client 1.id: has no effect where rows are matched by their order"),
+        (ALIGNED + "id = 'key'\n", "client '[^']+'.id: has no effect where rows are matched by their order"),
         (
             ALIGNED + "columns = ['x']\n",
-            "client 1.columns: is for CSV and Parquet: columns of LIBSVM files have no names",
+            "client '[^']+'.columns: is for CSV and Parquet: columns of LIBSVM files have no names",
         ),
         (ALIGNED.replace("aligned", "label = 'y'\naligned"), "data.label: is for CSV and Parquet: the lines of LIBSVM"),
     ],

@@ -1,8 +1,11 @@
 """Runs whose server has a network on top of all embeddings."""
 
 import json
+import re
 import shutil
+import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +18,11 @@ from tests.runs.test_predicting import files_of, restored
 from tests.runs.test_resume import REAL, SMALL, kill_after, stop_at
 from verfedsv import InputError, Transcript, value
 from verfedsv.errors import DivergedError
+from verfedsv.federation.checkpoints import as_bytes
+from verfedsv.federation.predictions import Predictor
+from verfedsv.head_layers import digest_of_layers
 from verfedsv.runs import Run
+from verfedsv.runs.extent import contradictions
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.reading import parse_config
 from verfedsv.transcript import Stamp
@@ -114,8 +121,10 @@ def test_new_rows_are_predicted_through_the_network(credit):
     [
         ('head = "mlp"\nwidth = 2', "", "head is sum and not mlp"),
         ("width = 2", "width = 3", r"width of the head is \[3, 3, 3\] and not \[2, 2, 2\]"),
-        ("[model]", "[head]\nhidden = [7]\n[model]", r"hidden of the head is \[7\]"),
-        ("[model]", '[head]\nactivation = "silu"\n[model]', r"activation of the head is \['silu'\]"),
+        ("[model]", "[head]\nhidden = [7]\n[model]", r"head is Linear\(6, 7, bias=True\), GELU.* not Linear\(6, 64"),
+        ("[model]", '[head]\nactivation = "silu"\n[model]', r"SiLU, .* not Linear\(6, 64, .* GELU\(approximate=none\)"),
+        ("[model]", "[head]\nrate = 0.5\n[model]", "'rate of the head': 0.5.* not .*'rate of the head': 0.01"),
+        ("[model]", '[head]\noptimizer = "sgd"\n[model]', "'optimizer of the head': 'sgd'.* not .*: 'adam'"),
     ],
 )
 def test_a_configuration_of_another_network(credit, tmp_path, old, new, why):
@@ -126,6 +135,39 @@ def test_a_configuration_of_another_network(credit, tmp_path, old, new, why):
     config.write_text(config.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     with pytest.raises(InputError, match=f"is not the configuration of this transcript: .*{why}"):
         RunFolder(folder).config_of(Transcript.open(folder))
+
+
+LINEAR, LAST, GELU = ["Linear", 6, 64, True], ["Linear", 64, 1, True], ["GELU", "none"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "why"),
+    [
+        ([["Linear", 6, 64, False], GELU, ["Linear", 64, 1, False]], r"not Linear\(6, 64, bias=False\)"),
+        ([GELU, LINEAR, LAST], r"not GELU\(approximate=none\), Linear"),
+        ([LINEAR, GELU, LAST, GELU], r"Linear\(64, 1, bias=True\), GELU\(approximate=none\)\. "),
+        ([LINEAR, GELU, GELU, GELU, LAST], r"not Linear\(6, 64, bias=True\), GELU\(approximate=none\), GELU"),
+        ([LINEAR, ["GELU", "tanh"], LAST], r"not Linear\(6, 64, bias=True\), GELU\(approximate=tanh\)"),
+        (None, "head is mlp and not a function of another kind, of which no layers are recorded"),
+    ],
+)
+def test_a_transcript_of_another_network(credit, layers, why):
+    """Every layer has to be the configured one, with all its arguments; a program cannot be compared."""
+    config, about = credit.config, Transcript.open(credit.folder).description
+    assert list(contradictions(config, about)) == []
+    if layers is not None:
+        layers = ["Sequential", [[str(number), layer] for number, layer in enumerate(layers)]]
+    architecture = "0" * 64 if layers is None else digest_of_layers(layers)
+    other = replace(about, head=replace(about.head, layers=layers, architecture=architecture))
+    assert re.search(why, "".join(f"{found}. " for found in contradictions(config, other)))
+
+
+def test_a_transcript_whose_network_takes_others(credit):
+    """A client that nobody knows, whose embeddings would be zeros, is not part of the configured network."""
+    about = Transcript.open(credit.folder).description
+    head = replace(about.head, clients=(*about.head.clients, "ghost"), widths=(*about.head.widths, 2))
+    (found,) = list(contradictions(credit.config, replace(about, head=head)))[:1]
+    assert found == "client 'ghost' is known to only one of the configuration and the head"
 
 
 def test_commands_of_a_run_with_a_network(tmp_path):
@@ -151,7 +193,10 @@ def test_commands_of_a_run_with_a_network(tmp_path):
         assert done.returncode == 0, (step, done.stdout, done.stderr)
         said[step[:2]] = " ".join(done.stdout.split())
     for audited in (run, tmp_path / "telco.extract"):
-        assert "head: a network of the server, Linear(6, 64), GELU, Linear(64, 1)" in said["audit", audited]
+        assert (
+            "head: a network of the server, Linear(6, 64, bias=True), GELU(approximate=none), Linear(64, 1, bias=True)"
+        ) in said["audit", audited]
+        assert "optimizer of the head adam, rate of the head 0.01" in said["audit", audited]
         assert "that they were trained as agreed was not checked" in said["audit", audited]
     paid = json.loads((tmp_path / "paid.json").read_text(encoding="utf-8"))
     assert paid["clients"] == ["bank", "telco", "shop"]
@@ -166,7 +211,7 @@ def test_commands_of_a_run_with_a_network(tmp_path):
         ('[model]\nhead = "cnn"', "model.head: .*'sum' or 'mlp'"),
         ("[model]\nwidth = 4", r'model.width: .*is for head = "mlp"'),
         ("[head]\nhidden = [3]", r'head: is for head = "mlp" in \[model\], and the head of this run is a sum'),
-        ('[[client]]\nname = "client 1"\nwidth = 4', r'client 1.width: is for head = "mlp"'),
+        ('[[client]]\nname = "client 1"\nwidth = 4', r"client 'client 1'.width: is for head = .mlp."),
     ],
 )
 def test_wrong_settings(tmp_path, extra, expected):
@@ -208,3 +253,56 @@ def test_a_network_goes_on_from_the_transcript_in_real_time(tmp_path):
     Transcript.open(run.folder).verify()
     books = run.value().books
     assert books.start - books.clients - books.server == pytest.approx(books.end, abs=1e-6)
+
+
+N_UNITS, N_ROWS = 30_000, 20_000
+SIZES = [(6, 1), (1, N_UNITS), (N_UNITS, 1)]
+WIDE = ["Sequential", [[str(k), ["Linear", *sizes, False]] for k, sizes in enumerate(SIZES)]]
+
+
+@pytest.fixture(scope="module")
+def wide(credit, tmp_path_factory):
+    """Return the folder of a run whose server's checkpoint has a wide layer, in 0.5 MB, and a file of many rows."""
+    folder = tmp_path_factory.mktemp("wide")
+    shutil.copytree(credit.folder, folder / "run")
+    path = folder / "run" / "checkpoints" / "server.npz"
+    with np.load(path) as arrays:
+        content = {name: array for name, array in arrays.items() if not name.startswith("head.")}
+    about = json.loads(content["about"].tobytes())
+    about["head"]["layers"] = WIDE
+    content["about"] = as_bytes(about)
+    for k, (n_inputs, n_outputs) in enumerate(SIZES):
+        content[f"head.{k}.weight"] = np.ones((n_outputs, n_inputs))
+    np.savez(path, **content)
+    assert path.stat().st_size < 10**6
+    (folder / "new.csv").write_text("id,spent\n" + "".join(f"{k},{k % 7}\n" for k in range(N_ROWS)))
+    return folder
+
+
+def test_a_wide_layer_does_not_multiply_with_the_rows(wide):
+    """It would take 4.8 GB for all rows at once; predictions do not depend on the parts."""
+    process = f"""
+import resource
+from verfedsv.runs import predict
+found = predict({str(wide / "run")!r}, {{"shop": {str(wide / "new.csv")!r}}}).predictions.scores
+assert len(found) == {N_ROWS} and len(set(found.ravel().round(6))) == 7
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", process], capture_output=True, text=True, check=True)  # noqa: S603
+    assert int(done.stdout) < 1_500
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "why"),
+    [
+        ("head.1.weight", np.ones((N_UNITS, 1), np.int8), "the parameters of the head do not fit its layers"),
+        ("head.1.weight", np.ones((N_UNITS, 2)), "the parameters of the head do not fit its layers"),
+    ],
+)
+def test_parameters_of_another_type_are_refused(wide, tmp_path, name, array, why):
+    """As bytes, they would take eight times the memory of the file."""
+    path = tmp_path / "server.npz"
+    with np.load(wide / "run" / "checkpoints" / "server.npz") as arrays:
+        np.savez(path, **{**arrays, name: array})
+    with pytest.raises(InputError, match=why):
+        Predictor.read(path)

@@ -19,6 +19,8 @@ from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience, read_metrics
 from verfedsv.runs.predicting import read_model, read_predictor
 from verfedsv.runs.resume import Saver
+from verfedsv.settlement.keys import read_private_key
+from verfedsv.settlement.statement import Statement, canonical
 from verfedsv.transcript import Stamp, Upload
 from verfedsv.transcript.records import Join, Leave
 
@@ -351,7 +353,24 @@ def test_patience_begins_again_when_clients_leave(tmp_path):
     assert max(losses) == 20  # the first evaluation without the client, and three that are not much better
     assert losses[14] - 0.03 < min(losses[16], losses[18], losses[20])
     assert folder.extent(Transcript.open(folder.path)) == Extent(20, 20, is_running=False)
-    assert any(note.startswith("training ended early, as agreed") for note in run.note_progress())
+    notes = run.note_progress()
+    assert any(note.startswith("training ended early, as agreed") for note in notes)
+    assert any(note.startswith("'client 4' left before the end") for note in notes)
+
+
+def test_nobody_left_a_training_that_ended_before(tmp_path):
+    """A client that would have left after the round in which patience ended the training."""
+    leaves = '[[client]]\nname = "client 4"\nleaves_after = 38\n'
+    text = SYNCHRONOUS.replace(CLIENTS, leaves).replace(
+        "rounds = 12", "rounds = 40\npatience = 1\nmin_improvement = 5.0"
+    )
+    run = make(tmp_path, text)
+    finish(run)
+    folder = RunFolder(tmp_path / "out")
+    assert folder.extent(Transcript.open(folder.path)).n_planned < 38
+    notes = run.note_progress()
+    assert any(note.startswith("training ended early, as agreed") for note in notes)
+    assert not any("left before the end" in note for note in notes)
 
 
 def test_predictions_and_models_of_a_network(tmp_path):
@@ -424,12 +443,12 @@ def test_everything_says_when_clients_took_part(tmp_path, text):
     out, key = tmp_path / "out", tmp_path / "server.key"
     stays = {"client 2": "rounds 4 to 12, missed 2 of these", "client 4": "rounds 6 to 9"}
     assert call("keys", "new", key.with_suffix("")).returncode == 0
-    signed = tmp_path / "statement.json"
+    signed, payouts = tmp_path / "statement.json", tmp_path / "payouts.json"
     calls = {
         "value": ["value", out],
         "report": ["report", out, "-o", tmp_path / "r.md"],
-        "settle": ["settle", out, "--budget", "100", "--currency", "EUR", "--negative", "zero"],
-        "statement": ["statement", out, "--key", key, "-o", signed],
+        "settle": ["settle", out, "--budget", "100", "--currency", "EUR", "--negative", "zero", "-o", payouts],
+        "statement": ["statement", out, "--key", key, "--settlement", payouts, "-o", signed],
         "audit": ["audit", signed],
     }
     for name, command in calls.items():
@@ -442,6 +461,50 @@ def test_everything_says_when_clients_took_part(tmp_path, text):
         if name != "value":  # its table is narrow
             assert all(when in said for when in stays.values()), (name, said)
             assert "'client 5': " not in said
-    stated = json.loads(signed.read_text())["took_part"]
-    assert {name: stated[name] for name in stays} == stays
-    assert "client 5" not in stated
+    for path in (signed, payouts):
+        stated = json.loads(path.read_text())["took_part"]
+        assert {name: stated[name] for name in stays} == stays
+        assert "client 5" not in stated
+    command = [part if part != payouts else tmp_path / "payouts.csv" for part in calls["settle"]]
+    assert call(*command).returncode == 0
+    table = (tmp_path / "payouts.csv").read_text()
+    assert all(f'"took part: {name}","{when}"' in table for name, when in stays.items())
+    payouts.write_text(payouts.read_text().replace("rounds 6 to 9", "rounds 6 to 8"))
+    refused = call(*calls["statement"][:-1], tmp_path / "again.json")
+    assert refused.returncode == 2
+    assert "who took part when" in " ".join(refused.stderr.split())
+
+
+@pytest.mark.parametrize("what", ["statement", "extract"])
+def test_a_statement_cannot_leave_out_who_missed_rounds(tmp_path, what):
+    """Although it is signed; that another version wrote it is a reservation, as early ones did not say it."""
+    finish(make(tmp_path, SYNCHRONOUS))
+    out, key = tmp_path / "out", tmp_path / "server.key"
+    for command in (
+        ("keys", "new", key.with_suffix("")),
+        ("statement", out, "--key", key),
+        ("extract", out, "--client", "client 5", "-o", tmp_path / "own.extract"),
+    ):
+        assert call(*command).returncode == 0
+    path, private = out / "statement.json", read_private_key(key)
+    signed = Statement.read(path)
+    target = {"statement": [path], "extract": [tmp_path / "own.extract", "--statement", path]}[what]
+
+    def audited(**changes):
+        content = {**signed.content, **changes}
+        if content["took_part"] is None:
+            del content["took_part"]
+        path.write_bytes(Statement(content, private.sign(canonical(content))).to_json())
+        done = call("audit", *target)
+        return done.returncode, " ".join(done.stdout.split())
+
+    assert audited()[0] == 0
+    says = 'took_part, client 1: the statement says "not stated", the transcript'
+    for left_out in (None, {}, {"client 4": "rounds 6 to 9"}):
+        code, said = audited(took_part=left_out)
+        assert code == 1
+        assert says in said
+    code, said = audited(took_part=None, package="verfedsv 0.0.1")
+    assert code == 3
+    assert f"reservation: {says}" in said
+    assert audited(took_part={}, package="verfedsv 0.0.1")[0] == 1

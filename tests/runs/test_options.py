@@ -1,6 +1,8 @@
 """Optimisers, weights of classes, patience, and settings of single clients, in runs from a configuration."""
 
 import json
+import os
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +20,7 @@ from verfedsv.federation import Rate, Training
 from verfedsv.runs.config import TrainingSection
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.metrics import Patience, read_metrics
+from verfedsv.runs.metrics import Patience, cut_metrics, read_metrics
 from verfedsv.runs.models import weigh_classes
 from verfedsv.runs.predicting import read_predictor
 from verfedsv.runs.reading import parse_config
@@ -222,6 +224,28 @@ def test_forged_measurements_do_not_end_a_training(tmp_path):
         assert folder.extent(transcript).n_planned == 30, what
     folder.metrics_path.write_text("".join(line.format(n) for n in (2, 4, 6)), encoding="utf-8")
     assert folder.extent(transcript).n_planned == 6
+
+
+def test_measurements_of_any_size_are_not_read(tmp_path):
+    """An audit reads them if patience was agreed, and a sparse file claims any size; lines are read one by one."""
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"n_rounds": 1, "train_loss": 1.0, "test_loss": 0.5}'
+    path.write_bytes(b"ab\n" * 2**17 + line + b"\r\n")
+    tracemalloc.start()
+    try:
+        assert [each["test_loss"] for each in read_metrics(path)] == [0.5]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**20
+    os.truncate(path, 2**31)
+    for read in (read_metrics, lambda path: cut_metrics(path, 1)):
+        with pytest.raises(InputError, match="it has 2,147,483,648 bytes, and at most 268,435,456 are read"):
+            read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="it is not a regular file"):
+        read_metrics(path)
 
 
 def test_an_early_end_is_settled_signed_and_audited(tmp_path):

@@ -20,7 +20,7 @@ from verfedsv.errors import DataError
 from verfedsv.federation.messages import Predict
 from verfedsv.federation.predictions import Predictions
 from verfedsv.losses import get_loss
-from verfedsv.runs import Run, RunFolder, predict
+from verfedsv.runs import Run, RunFolder, predict, predicting
 from verfedsv.runs.predicting import PredictedRows, read_model, read_predictor
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
@@ -72,6 +72,18 @@ def test_rows_of_the_training_files_are_predicted_as_in_training(both):
     assert is_right[~both.data.is_test].mean() == pytest.approx(evaluation["train_accuracy"], abs=1e-12)
     assert is_right[both.data.is_test].mean() == pytest.approx(evaluation["test_accuracy"], abs=1e-12)
     assert [source.n_means for source in result.sources] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("both", ["credit", "perceptrons"], indirect=True)
+def test_predictions_do_not_depend_on_the_parts(both, tmp_path, monkeypatch):
+    """Rows are predicted in parts of limited memory; in some parts, a client has no row."""
+    files = files_of(both)
+    files["shop"] = write_csv(tmp_path / "shop.csv", make_rows()["shop"][50:52])
+    whole = both.predict(files)
+    monkeypatch.setattr(predicting, "PART_BYTES", 2 * 500)
+    parts = both.predict(files)
+    np.testing.assert_allclose(parts.predictions.scores, whole.predictions.scores, rtol=1e-12, atol=1e-13)
+    assert (parts.ids, parts.sources) == (whole.ids, whole.sources)
 
 
 def embed_by_script(model, path, folder):
@@ -238,7 +250,15 @@ def test_negative_amounts_stay_numbers_in_csv():
     """They begin with a minus, and are no formulas."""
     predictions = Predictions(get_loss("squared"), np.array([[-1.5], [-1e-9]]), None)
     result = PredictedRows(pyarrow.array([-3, 4]), "id", predictions, ())
-    assert result.to_csv() == b"id,prediction\n-3,-1.5\n4,-1e-09\n"
+    assert result.to_csv() == b'"id","prediction"\n-3,-1.5\n4,-1e-09\n'
+
+
+def test_text_is_quoted_in_csv():
+    """A spreadsheet that separates cells by semicolons takes the whole text for one cell."""
+    predictions = Predictions(get_loss("logistic"), np.array([[-1.0], [0.0]]), ("a;=1", "b"))
+    lines = PredictedRows(pyarrow.array(["x;\uff1d1", "7"]), "id", predictions, ()).to_csv().decode().splitlines()
+    assert lines[0] == '"id","prediction","probability_a;\'=1","probability_b"'
+    assert [line.split(",")[:2] for line in lines[1:]] == [['"x;\'\uff1d1"', '"a;\'=1"'], ['"7"', '"a;\'=1"']]
 
 
 def test_ids_of_parquet_files_stay_whole_numbers(credit, tmp_path):

@@ -1,7 +1,9 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.estimate import ErrorKind, Estimate
 
 
 def estimate(values, errors, utility=0.0, **others):
@@ -56,9 +58,11 @@ def test_a_sum_adds_errors_and_variances_and_takes_the_largest_draw():
 
 def test_the_worst_kind_of_error_wins():
     """The kind of a sum, in any order, is that of its weakest part."""
-    kinds = [estimate([1.0], [0.0], kind=kind) for kind in ("certified", "certified but for rounding", "confidence")]
+    kinds = [estimate([1.0], [0.0], kind=kind) for kind in get_args(ErrorKind)]
     assert Estimate.sum(kinds[:2]).kind == Estimate.sum(kinds[1::-1]).kind == "certified but for rounding"
-    assert Estimate.sum(kinds[::-1]).kind == "confidence"
+    assert Estimate.sum(kinds[2::-1]).kind == "confidence"
+    assert Estimate.sum(kinds[-2::-1]).kind == "confidence on an assumption"
+    assert Estimate.sum(kinds[::-1]).kind == "unknown"
 
 
 def test_many_small_parts_are_not_lost():

@@ -22,26 +22,34 @@ def draws(monkeypatch):
         monkeypatch.setattr(f"verfedsv.shapley.head_estimators.{name}", 0)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(("n_clients", "step"), [(5, 0.05), (6, 1.0), (8, 0.3)])
-def test_stated_errors_cover_the_true_ones(n_clients, step, activation):
-    """Of all clients and the server, in 40 seeds of 40, where 99.9 % are stated; and the tolerance is kept."""
+def test_stated_errors_cover_the_true_ones(n_clients, step, activation, is_known, monkeypatch):
+    """Of all clients and the server, in 20 seeds of 20, where 99.9 % are stated; and the tolerance is kept.
+
+    Whether the layers of the head are known, or errors rest on an assumption.
+    """
+    if not is_known:
+        monkeypatch.setattr("verfedsv.shapley.head_reach.has_ranges", lambda _: False)
     arguments, options = make(
         [1, 2, 1, 3, 1, 1, 2, 1][:n_clients], n_samples=800, loss="logistic", activation=activation, step=step
     )
     arguments = learn(arguments, options)
     values, server = brute_force(arguments, options)
     true, ratios = np.append(values, server), []
-    for seed in range(40):
+    for seed in range(20):
         found = shapley_values(*arguments, **options, seed=seed, tolerance=0.2)
         off = np.abs(np.append(found.values, found.server_value) - true)
         stated = np.append(found.errors, found.server_error)
         assert (off <= stated).all()
         assert found.tolerance_met
         if "sampling" in found.method:
+            assert (found.error_kind == "confidence") == is_known
             ratios.append((off / stated).max())
-    assert len(ratios) > 20
-    assert max(ratios) > 0.02  # bounds far above all errors would be of no use
+    assert len(ratios) > 10
+    # Bounds far above all errors would be of no use. Those that are proven allow for other heads, but end draws early.
+    assert max(ratios) > (0.0002 if is_known else 0.02)
 
 
 def test_draws_add_up_to_the_decrease_of_the_loss():

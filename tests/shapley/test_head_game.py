@@ -1,3 +1,4 @@
+import copy
 from fractions import Fraction
 
 import numpy as np
@@ -33,6 +34,8 @@ def test_every_method_is_held_to_brute_force(n_clients, loss, activation):
         np.testing.assert_allclose(found.values.sum() + found.server_value, values.sum() + server, atol=1e-13)
     closed = shapley_values(*arguments, "closed-form", **options)
     assert np.isinf(closed.errors).all()
+    assert closed.error_kind == "unknown"
+    assert "errors unknown" in repr(closed)
     if activation != "relu":
         np.testing.assert_allclose([*closed.values, closed.server_value], [*values, server], atol=0.02 * size)
 
@@ -72,9 +75,9 @@ def test_parameters_of_another_module_are_refused():
     """By name and by shape."""
     arguments, options = make([2, 1, 1])
     state = options["previous_head"]
-    with pytest.raises(InputError, match=r"parameter '0.bias' of the head has shape \(6,\), but \(5,\) was recorded"):
+    with pytest.raises(InputError, match=r"previous_head .*: '0.bias' has shape \(5,\) instead of \(6,\)"):
         shapley_values(*arguments, head=options["head"], previous_head={**state, "0.bias": np.zeros(5)})
-    with pytest.raises(InputError, match=r"the recorded parameters are not those of this head: 3\.bias differs"):
+    with pytest.raises(InputError, match=r"previous_head are not those of head .*: '3\.bias' differs"):
         shapley_values(*arguments, head=options["head"], previous_head={**state, "3.bias": np.zeros(5)})
 
 
@@ -105,3 +108,103 @@ def test_errors_cover_what_rounds_away(method, n_huge):
     found = shapley_values(zeros, [huge, -huge, own], labels, "squared", head=head, method=method)
     for estimate, error, exact in zip(found.values, found.errors, true, strict=True):
         assert abs(Fraction(float(estimate)) - exact) <= error
+
+
+@pytest.mark.parametrize("previous_head", [5, "module", [1, 2]])
+def test_a_previous_head_that_is_none_is_refused(previous_head):
+    """It is a module, or what its state_dict() returns."""
+    arguments, options = make([2, 1])
+    with pytest.raises(InputError, match="previous_head must be the module before the round, or its state_dict"):
+        shapley_values(*arguments, head=options["head"], previous_head=previous_head)
+
+
+class Custom(torch.nn.Module):
+    """A head that computes its scores by any function of the embeddings."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = torch.nn.Linear(3, 1), function
+
+    def forward(self, x):
+        """Return the scores."""
+        return self.function(self, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda self, x: self.layer(x).mean(), r"must give an array \(4, classes\).*; received shape \(\)"),
+        (lambda self, x: self.layer(x) > 0, "floating-point numbers; received a tensor of bool"),
+        (lambda self, x: self.layer(x).long(), "floating-point numbers; received a tensor of int64"),
+        (lambda self, x: [self.layer(x)], "floating-point numbers; received list"),
+    ],
+)
+def test_results_that_are_no_scores_are_refused(function, message):
+    """A scalar for all samples, numbers of another type, or something else than a tensor."""
+    arguments, _ = make([2, 1], loss="logistic")
+    with pytest.raises(InputError, match=message):
+        shapley_values(*arguments, head=Custom(function))
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "permutation", "closed-form"])
+def test_a_head_may_change_its_input_in_place(method):
+    """It gets a copy of the embeddings."""
+    arguments, _ = make([2, 1], loss="logistic")
+    in_place = Custom(lambda self, x: self.layer(x.mul_(2).tanh_()))
+    plain = Custom(lambda self, x: self.layer((x * 2).tanh()))
+    plain.load_state_dict(in_place.state_dict())
+    values, expected = (shapley_values(*arguments, method, head=head, seed=1).values for head in (in_place, plain))
+    np.testing.assert_allclose(values, expected, rtol=1e-12)
+
+
+class Tied(torch.nn.Module):
+    """A head whose two layers share one weight."""
+
+    def __init__(self, width, *, is_tied=True):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(width, width), torch.nn.Linear(width, width)
+        if is_tied:
+            self.b.weight = self.a.weight
+        self.last = torch.nn.Linear(width, 1)
+
+    def forward(self, x):
+        """Return the scores."""
+        return self.last(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+@pytest.mark.parametrize("method", ["auto", "exact", "closed-form"])
+def test_one_tensor_may_have_several_names(method):
+    """Values are those of brute force, also if the tensor moved."""
+    arguments, _ = make([2, 1, 1], loss="logistic", step=0.05)
+    torch.manual_seed(0)
+    earlier = Tied(4)
+    head = copy.deepcopy(earlier)
+    with torch.no_grad():
+        head.a.weight.add_(0.01)
+    found = shapley_values(*arguments, method, head=head, previous_head=earlier)
+    untied = Tied(4, is_tied=False)
+    untied.load_state_dict(head.state_dict())
+    values, server = brute_force(arguments, {"head": untied, "previous_head": {**earlier.state_dict()}})
+    np.testing.assert_allclose([*found.values, found.server_value], [*values, server], atol=1e-7)
+    assert found.server_value != 0
+
+
+def test_one_tensor_with_two_contents_is_refused():
+    """Names of one tensor must say the same of it."""
+    arguments, _ = make([2, 1, 1], loss="logistic")
+    head = Tied(4)
+    state = {**head.state_dict(), "b.weight": np.zeros((4, 4))}
+    with pytest.raises(InputError, match=r"'b\.weight' and 'a\.weight' are one tensor of the head, and differ"):
+        shapley_values(*arguments, head=head, previous_head=state)
+
+
+def test_a_head_without_third_derivatives_has_no_closed_form():
+    """Torch has no forward derivatives of the attention of a transformer."""
+    arguments, _ = make([2, 2], loss="logistic")
+    attention = torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    head = torch.nn.Sequential(attention, torch.nn.Linear(4, 1))
+    alone = Custom(lambda self, x: self.block(x[:, None])[:, 0])
+    alone.block = head
+    with pytest.raises(InputError, match="torch has no third derivatives of this head"):
+        shapley_values(*arguments, "closed-form", head=alone)
+    assert np.isfinite(shapley_values(*arguments, "auto", head=alone).values).all()

@@ -195,7 +195,8 @@ REFUSED = {
     "NaN": (Custom(lambda self, x: self.layer(x) / 0 * 0), "gives NaN or infinity"),
     "random": (Custom(lambda self, x: self.layer(x) + torch.rand(1)), "other scores each time"),
     "batch": (Custom(lambda self, x: self.layer(x - x.mean(0))), "depends on the other samples"),
-    "no tensor": (Custom(lambda _, x: [x]), "must return a tensor of real numbers; received list"),
+    "no tensor": (Custom(lambda _, x: [x]), "must return a tensor of floating-point numbers; received list"),
+    "one number": (Custom(lambda self, x: self.layer(x).mean()), r"must give an array \(4, 1\).*; received shape \(\)"),
 }
 
 
@@ -205,8 +206,9 @@ def test_a_head_that_cannot_be_valued_is_refused_before_the_first_record(tmp_pat
     head, why = REFUSED[case]
     with Recorder(tmp_path, LABELS, ["a", "b"], head=head) as recorder:
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        with pytest.raises(InputError, match=why):
+        with pytest.raises(InputError, match=why) as error:
             recorder.log([0, 1, 2, 3], ROUND)
+    assert ("join later" in str(error.value)) == (case == "another width")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -243,6 +245,61 @@ def test_what_changes_in_a_head_is_refused_with_nothing_recorded():
     assert recorder.transcript.n_rounds == 1
     recorder.log([0, 1, 2, 3], ROUND)
     recorder.transcript.verify()
+
+
+def test_a_type_that_changes_before_the_first_round_leaves_no_program(tmp_path):
+    """Parameters are checked before the program of a custom head is written."""
+    head = Custom(lambda self, x: self.layer(x))
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=head) as recorder:
+        before = {path.name for path in tmp_path.rglob("*")}
+        head.double()
+        with pytest.raises(InputError, match="has another type or shape than at the start"):
+            recorder.log([0, 1, 2, 3], ROUND)
+    assert {path.name for path in tmp_path.rglob("*")} == before
+
+
+def test_layers_of_sizes_from_numpy_are_plain_data():
+    """A sum of widths is often a number of NumPy."""
+    head = torch.nn.Sequential(torch.nn.Linear(np.array([1, 2]).sum(), 2), torch.nn.LayerNorm(np.int64(2)))
+    assert json.loads(json.dumps(to_layers(head)))[1][0] == ["0", ["Linear", 3, 2, True]]
+
+
+@pytest.mark.parametrize("widths", [[2, 1], "x", 3])
+def test_widths_are_by_client(widths):
+    """A list of them does not say whose they are."""
+    with pytest.raises(InputError, match=r"widths must map each client to the width of its embeddings, such as"):
+        Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1), widths=widths)
+
+
+class Tied(torch.nn.Module):
+    """A head whose two layers share one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        self.b.weight = self.a.weight
+        self.last = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        """Return the scores."""
+        return self.last(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+@pytest.mark.parametrize("is_sequence", [True, False])
+def test_a_tensor_with_several_names_is_recorded(tmp_path, is_sequence):
+    """By the layers or the program that the run holds, values are those of the module itself."""
+    torch.manual_seed(0)
+    head = Tied()
+    if is_sequence:
+        head = torch.nn.Sequential(head.a, torch.nn.Tanh(), head.b, torch.nn.Tanh(), head.last)
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=head) as recorder:
+        for size in (1.0, 2.0):
+            recorder.log([0, 1, 2, 3], {name: size * own for name, own in ROUND.items()})
+            with torch.no_grad():
+                next(head.parameters()).mul_(1.5)
+    found = value(tmp_path, trust_head=not is_sequence)
+    np.testing.assert_allclose(found.values, value(tmp_path, head=head).values, rtol=1e-12)
+    assert found.server_value != 0
 
 
 def test_widths_are_for_heads():
@@ -313,3 +370,21 @@ def test_an_honest_copy_passes(tmp_path):
     """So that the forgeries above are refused for what was changed."""
     found = value(forge(tmp_path, lambda _: None))
     np.testing.assert_array_equal(found.values, value(tmp_path / "honest").values)
+
+
+def test_wrong_shapes_of_embeddings_are_explained():
+    """Too few rows have nothing to do with the head; a wrong width does, and it is said where the right one is from."""
+    with Recorder(
+        None, [0, 1, 1], ["bank", "telco"], head=torch.nn.Linear(3, 1), widths={"bank": 1, "telco": 2}
+    ) as early:
+        with pytest.raises(
+            InputError,
+            match=r"shape \(3, 2\), .*; received \(2, 2\)\. The batch has 3 samples, and these are 2 rows$",
+        ):
+            early.update("telco", [0, 1, 2], np.ones((2, 2)))
+        with pytest.raises(InputError, match=r"received \(3, 4\)\. The head .* of this client, as stated in widths="):
+            early.update("telco", [0, 1, 2], np.ones((3, 4)))
+    with Recorder(None, [0, 1, 1], ["bank", "telco"], head=torch.nn.Linear(3, 1)) as late:
+        late.update("telco", [0, 1, 2], np.ones((3, 2)), time=1)
+        with pytest.raises(InputError, match=r"of this client, as in its earlier uploads$"):
+            late.update("telco", [0, 1, 2], np.ones((3, 4)), time=2)

@@ -50,7 +50,7 @@ def test_clients_can_be_declared_absent(tmp_path):
 @pytest.mark.parametrize(
     ("embeddings", "absent", "message"),
     [
-        ({"bank": [1.0], "shop": [1.0]}, [], r"'telco' have none; .* pass absent=\['telco'\], or use update for"),
+        ({"bank": [1.0], "shop": [1.0]}, [], r"'telco' has none; .* pass absent=\['telco'\], or use update for"),
         ({"bank": [1.0], "shop": [1.0]}, ["telko"], "absent has 'telko', which does not take part; the clients are"),
         ({"bank": [1.0], "telco": [1.0], "shop": [1.0]}, ["telco"], "'telco' is declared absent, but has embeddings"),
         ({}, CLIENTS, "all clients are declared absent"),
@@ -451,7 +451,10 @@ def test_who_has_left_must_join_again():
     recorder = Recorder(None, LABELS, CLIENTS)
     recorder.update("bank", [0], [1.0])
     recorder.leave("bank")
-    with pytest.raises(InputError, match="client 'bank' has left, and must join again; the clients are telco, shop"):
+    with pytest.raises(
+        InputError,
+        match=r"'bank' has left, and must join again; the clients are telco, shop, and .*join\('bank'\) adds it again",
+    ):
         recorder.update("bank", [0], [1.0])
 
 

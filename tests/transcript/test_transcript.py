@@ -459,7 +459,10 @@ BAD = [
     (lambda r: r.log([0, 1], full([1, 2]), time=np.nan), "received nan"),
     (lambda r: r.update("bank", [0], [1.0]), "this transcript is synchronous: use log"),
     (lambda r: r.stamp(), "this transcript is synchronous: use log"),
-    (lambda r: r.update("nobody", [0], [1.0]), "client 'nobody' is unknown; the clients are"),
+    (
+        lambda r: r.update("nobody", [0], [1.0]),
+        r"client 'nobody' is unknown; the clients are .*, and recorder\.join\('nobody'\) adds one",
+    ),
 ]
 
 

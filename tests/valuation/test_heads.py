@@ -7,7 +7,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from verfedsv import InputError, Recorder, Transcript, TranscriptError, value
+from verfedsv import InputError, Recorder, Transcript, TranscriptError, Valuation, value
+from verfedsv.errors import TranscriptWarning
 from verfedsv.transcript import Stamp
 from verfedsv.valuation.heads import find_head
 from verfedsv.valuation.verdict import judge
@@ -223,6 +224,17 @@ def test_a_client_that_joins_has_zeros_before():
         recorder.join("pub")
 
 
+def test_a_recorder_of_a_head_of_other_layers_has_it():
+    """Its recording is valued without trusting anybody; what commands will need is said once, at the first record."""
+    training = Training(head=Own(), n_rounds=2)
+    with pytest.warns(TranscriptWarning, match="commands on this run will need --trust-head") as said:
+        recorder = record_synchronously(training)
+    assert len(said) == 1
+    check(recorder, training)
+    with pytest.raises(InputError, match="loading one can run any code of whoever recorded it"):
+        value(recorder.transcript)
+
+
 def test_a_head_of_other_layers_is_recorded_as_a_program(tmp_path):
     """Which is loaded only if it is trusted; the module itself can be passed instead, and no other."""
     training = Training(head=Own())
@@ -260,7 +272,7 @@ def test_a_module_with_other_parameters_is_refused(tmp_path):
     """With the name of the first that does not fit; nothing is written."""
     record_synchronously(Training(head=Hidden(5)), tmp_path).close()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(InputError, match=r"parameter 'first.weight' of the head has shape \(6, 8\), but \(5, 8\) was"):
+    with pytest.raises(InputError, match=r"recorded .*: 'first.weight' has shape \(5, 8\) instead of \(6, 8\)"):
         value(tmp_path, head=Hidden(6))
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -289,6 +301,15 @@ def test_a_sum_has_no_head():
     recorder.log([0, 1], {"a": [1.0, 2.0]})
     with pytest.raises(InputError, match="it has no head"):
         value(recorder, head=build())
+    assert value(recorder, head="sum").n_rounds == 1
+
+
+@pytest.mark.parametrize("head", ["sum", "foo", 3])
+def test_a_head_that_is_no_module_is_refused(head):
+    """Only the module that was recorded can take its place."""
+    recorder = record_synchronously(Training(n_rounds=1))
+    with pytest.raises(InputError, match=r"head must be the torch module that was recorded, or None .*; received "):
+        value(recorder, head=head)
 
 
 @pytest.fixture
@@ -347,7 +368,15 @@ def test_the_closed_form_states_no_error():
     exact, found = value(recorder, "exact"), value(recorder, "closed-form")
     np.testing.assert_allclose(found.per_round[1:], exact.per_round[1:], atol=1e-4 * np.abs(exact.per_round).max())
     assert np.isinf(found.errors[:2]).all()
-    assert judge(found).word != "sound"
+    assert found.error_kind == "unknown"
+    assert "with unknown errors" in repr(found)
+    read = Valuation.from_json(found.to_json())
+    assert (read.error_kind, np.isnan(read.errors[:2]).all()) == ("unknown", True)
+    for each in (found, read):
+        (text,) = judge(each).texts("doubt")
+        assert text.endswith(
+            "is unknown, because nothing bounds that of the closed form under a head. Use the method auto."
+        )
 
 
 @pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")

@@ -120,6 +120,22 @@ def test_errors_that_are_too_large_have_a_cause_and_a_remedy(changes, cause):
     assert cause in single
 
 
+@pytest.mark.parametrize("errors", [[0.1, 0.1], np.nan], ids=["too large", "unknown"])
+def test_completed_losses_say_nothing_where_completion_is_poor(errors):
+    """Neither that the loss rose again nor that it was falling: the advice is on the completion, first on its rank."""
+    losses = np.log(2) - 4 * 0.15 * np.array([0, 0.9, 0.1, 0.6, 1])
+    falling = {"n_rounds": 40, "losses": 0.7 - np.linspace(0, 6, 41)}
+    for changes, kind in (({"losses": losses}, "rise"), (falling, "falling")):
+        assert kind in kinds(judged(**changes))
+        assert kind in kinds(judged(errors=[1e-3, 1e-3], completed=True, **changes))
+        assert kind not in kinds(judged(errors=errors, completed=True, **changes))
+    settings = ValuationSettings(rank=2)
+    (fixed,) = judged(errors=errors, completed=True, settings=settings).texts("doubt")
+    assert 'The rank of the completion was set to 2: try a higher one, or "auto" (verfedsv value --rank auto).' in fixed
+    (automatic,) = judged(errors=errors, completed=True).texts("doubt")
+    assert "rank" not in automatic
+
+
 @pytest.mark.parametrize("changes", [{}, {"errors": [0.1, 0.1]}, {"values": [-1.0, 0.5]}, {"errors": [np.nan, 0.1]}])
 def test_what_was_settled_is_judged_like_its_valuation(changes):
     """By the same kinds of reasons, as far as a settlement knows them."""
@@ -134,9 +150,11 @@ def test_what_was_settled_is_judged_like_its_valuation(changes):
     [
         ({}, "proven"),
         ({"error_kind": "confidence"}, "confident"),
+        ({"error_kind": "confidence on an assumption"}, "assumed"),
         ({"error_kind": "certified but for rounding"}, "proven"),
         ({"completed": True}, "estimated"),
         ({"errors": np.nan, "completed": True}, "unknown"),
+        ({"errors": np.inf, "error_kind": "unknown"}, "unknown"),
         ({"errors": [np.nan, 1e-5], "completed": True}, "estimated"),
         ({"errors": 5.0}, "unreliable"),
         ({"values": [-3.0, 1.0], "errors": 0.5}, "proven"),
@@ -178,3 +196,14 @@ def test_two_per_cent_of_the_decrease_are_little():
     for part, is_falling in ((0.019, False), (0.021, True)):
         losses = np.concatenate([np.linspace(1.0, part, 80), np.full(11, part), np.zeros(10)])
         assert (still_falling(losses) is not None) == is_falling
+
+
+def test_errors_that_rest_on_an_assumption_have_a_note():
+    """Which says what is assumed, and which method assumes nothing; the verdict stays the same."""
+    found = judge(make_valuation(**SOUND, error_kind="confidence on an assumption"))
+    assert found.word == "sound"
+    (reason,) = (reason for reason in found.reasons if reason.kind == "assumed")
+    assert reason.weight == "note"
+    assert "not proven" in reason.text
+    assert "exact" in reason.text
+    assert "assumed" not in kinds(judge(make_valuation(**SOUND, error_kind="confidence")))

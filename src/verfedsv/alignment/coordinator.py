@@ -83,11 +83,21 @@ def align(
     Returns what everybody may know. Raises InputError if ids are written so differently that none can match, if a party
     refuses a call or answers something else, or if the parties end with different checksums. It is no error if no id is
     common.
+
+    >>> from verfedsv.alignment import Party, make_ids
+    >>> bank, telco = Party("bank", make_ids(["1", "2", "3"])), Party("telco", make_ids(["3", "4", "5", "1"]))
+    >>> align([bank, telco]).rates
+    {'bank': 0.6666666666666666, 'telco': 0.5}
+    >>> sorted(bank.aligned.rows.tolist())
+    [0, 2]
     """
     by_name = {party.name: party for party in parties}
     if not 2 <= len(by_name) == len(parties):
         raise InputError(f"an alignment needs two or more parties with different names; received {[*by_name]}")
-    with ThreadPoolExecutor(len(parties)) as pool, tempfile.TemporaryDirectory(dir=folder) as place:
+    with (
+        ThreadPoolExecutor(len(parties)) as pool,
+        tempfile.TemporaryDirectory(prefix="verfedsv-alignment-", dir=folder) as place,
+    ):
         spellings = _ask_all(pool, by_name, lambda party: party.introduce())
         doubts = compare_spellings(spellings)
         sizes = {name: spelling.n_ids for name, spelling in spellings.items()}

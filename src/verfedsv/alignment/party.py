@@ -40,10 +40,10 @@ class Party:
         finish                          the checksum of its ids in the common order
         agree                           the checksums of all; if they are equal, `aligned` has its rows
 
-    Calls may be repeated and get the same answer; those for different sets or parts may come at the same time and in
-    any order. What is out of order, out of range or repeated with another content raises InputError, and changes
-    nothing. The key is in memory only. The permutations are in files, in a private folder that `begin` makes in
-    `folder` and that `agree` or `close` deletes: 40 bytes for each id of another party, and 5 for each of its own.
+    Calls may be repeated and get the same answer, until `agree` ends the session; those for different sets or parts may
+    come at the same time and in any order. What is out of order, out of range or repeated with another content raises
+    InputError, and changes nothing. The key is in memory only. The permutations are in files, in a private folder that
+    `begin` makes in `folder` and `agree` or `close` deletes: 40 bytes for each id of another party, 5 for each own one.
     """
 
     def __init__(self, name: str, ids: Ids, folder: Path | None = None, n_threads: int | None = None) -> None:
@@ -150,6 +150,7 @@ class _Work:
         self.prefix = prefix_for("point", session.value)
         self.collected = np.empty(0, np.uint32)
         self._n_common: int | None = None
+        self._is_closed = False
         self._openings: dict[str, Opening] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="verfedsv-alignment-", dir=folder)
         place = Path(self._folder.name)
@@ -162,10 +163,11 @@ class _Work:
         }
 
     def close(self) -> None:
-        self.key = b""
+        self.key, self._is_closed = b"", True
         self._folder.cleanup()
 
     def check_is_blinding(self) -> None:
+        self._check_has_files()
         if self._n_common is not None:
             raise InputError(f"{self.name} was asked for points after the opening began; begin a new session")
 
@@ -197,6 +199,11 @@ class _Work:
 
     def trace(self, owner: str, part: int, positions: Rows) -> Rows:
         opening = self.opening(owner)
+        self._check_has_files()
         rows = self.session.rows(part, len(self.collected))
         check_positions(positions, rows.stop - rows.start)
         return opening.trace(part, positions)
+
+    def _check_has_files(self) -> None:
+        if self._is_closed:
+            raise InputError(f"the session has ended for {self.name}; begin a new one")

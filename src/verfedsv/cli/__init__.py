@@ -24,6 +24,8 @@ COMMANDS = (
     "run",
     "serve",
     "join",
+    "up",
+    "doctor",
     "predict",
     "model",
     "value",

@@ -17,7 +17,7 @@ from verfedsv.errors import InputError
 
 def join(
     address: Annotated[str, typer.Argument(help="Where the server listens.", metavar="HOST:PORT")],
-    features: Annotated[Path, typer.Option(help="Your columns: CSV or Parquet.", metavar="FILE")],
+    features: Annotated[Path | None, typer.Option(help="Your columns: CSV or Parquet.", metavar="FILE")] = None,
     id_column: Annotated[str, typer.Option("--id", help="The column of ids.", metavar="COLUMN")] = "id",
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="A column to take; repeatable. Default: all.", metavar="COLUMN")
@@ -44,6 +44,10 @@ def join(
     patience: Annotated[
         float | None, typer.Option(help="Give up after so many seconds without the server. Default: never.", min=0)
     ] = None,
+    predict: Annotated[
+        Path | None,
+        typer.Option(help="A file of new rows, to help to predict them with the trained model.", metavar="FILE"),
+    ] = None,
     insecure: Insecure = False,
     passphrase_file: Annotated[
         Path | None, typer.Option(help="A file with the passphrase of the key.", metavar="FILE")
@@ -53,7 +57,7 @@ def join(
 
     Your model, and what is needed to come back after a crash, are kept in a folder. If the server or the network goes
     away, this waits and continues. At the end the folder has your value, the extract of what you uploaded, and the
-    signed statement, in received/, and your model in model.npz.
+    signed statement, in received/, and your model in model.npz. With --predict, your model embeds new rows instead.
 
     Exit codes: 0 the training is finished; 2 a file or certificate cannot be used, or the server refuses you; 3 the
     server cannot be reached; 130 stopped by Ctrl-C: the same command continues. Messages explain why.
@@ -64,7 +68,9 @@ def join(
     from verfedsv.network.joining import Joining
 
     console = Console()
-    joining = Joining(address, features, id_column, columns, name=name, folder=folder, patience=patience)
+    joining = Joining(
+        address, features, id_column, columns, name=name, folder=folder, patience=patience, predict=predict
+    )
     if insecure:
         check_loopback(address)
         if name is None:

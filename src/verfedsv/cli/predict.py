@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import AsJson, RunArgument
 from verfedsv.cli.output import as_shown, check_writable, print_text, write_file
-from verfedsv.cli.progress import explain_interrupt
+from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
 from verfedsv.errors import InputError
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.predicting import PredictedRows, Source
@@ -24,20 +25,44 @@ _LONGEST_LIST = 200
 
 def predict(
     run: RunArgument,
-    features: Annotated[
-        list[str],
-        typer.Option(
-            help="A client and its file with new rows, .csv or .parquet; once for each client that has one.",
-            metavar="NAME=FILE",
-        ),
-    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The file to write, .csv or .parquet.", metavar="FILE")
     ],
+    features: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A client and its file with new rows, .csv, .parquet, .svm or .libsvm; once for each client that has "
+            "one.",
+            metavar="NAME=FILE",
+        ),
+    ] = None,
     id_column: Annotated[
         str | None,
         typer.Option("--id", help="The column of ids. Default: as in the configuration of the run.", metavar="COLUMN"),
     ] = None,
+    network: Annotated[
+        Path | None,
+        typer.Option(
+            "--serve",
+            help="The configuration with [server]: clients on other machines come with verfedsv join --predict.",
+            metavar="FILE",
+        ),
+    ] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --serve: the ids to predict, with the server's own columns if it has any.", metavar="FILE"
+        ),
+    ] = None,
+    clients: Annotated[
+        list[str] | None,
+        typer.Option("--client", help="With --serve: a client to wait for; repeatable. Default: all.", metavar="NAME"),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="With --serve, as for verfedsv serve.", metavar="HOST:PORT")
+    ] = None,
+    keys: Annotated[Path | None, typer.Option(help="With --serve, as for verfedsv serve.", metavar="FOLDER")] = None,
+    insecure: Insecure = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict new rows with the models of a finished run; the files it was trained on are not needed.
@@ -45,6 +70,12 @@ def predict(
     Files have the columns that the client was trained with; other columns are ignored. Rows are matched by id, and
     every id in any of the files gets a prediction. A client without a file, and a row that a file does not have, count
     with the client's mean embedding of the training samples; it is printed for how many rows.
+
+    LIBSVM files (.svm, .libsvm) are for clients that were trained on such, or on a data set by name. They have no ids:
+    if there is one, all files must have the same rows in the same order, and predictions are of rows 1, 2, and so on.
+
+    With --serve, clients on other machines embed their rows there: ids are aligned as before the training, and those
+    that all who take part have are predicted.
 
     For classes, the output has columns for the id, the most probable class (prediction) and the probability of each
     class (probability_...); for amounts, the id and the prediction.
@@ -56,9 +87,12 @@ def predict(
     """
     check_writable(output, "predictions")
     folder = RunFolder(run)
-    files = parse_files(features, folder.open(for_values=False).clients)
     with explain_interrupt(Console(stderr=True), "stopped; nothing was written."):
-        result = predict_files(folder, files, id_column=id_column)
+        if network is not None:
+            result = _predict_over_network(folder, network, ids, clients, id_column, address, keys, insecure)
+        else:
+            files = parse_files(features or (), folder.open(for_values=False).clients)
+            result = predict_files(folder, files, id_column=id_column)
         content = result.to_parquet() if output.suffix.lower() == ".parquet" else result.to_csv()
         write_file(output, content, overwrite=False)
     if as_json:
@@ -66,6 +100,51 @@ def predict(
     else:
         for line in (f"wrote {output}: {_describe(result)}", *_describe_sources(result.sources)):
             typer.echo(as_shown(line))
+
+
+def _predict_over_network(
+    folder: RunFolder,
+    config: Path,
+    ids: Path | None,
+    clients: list[str] | None,
+    id_column: str | None,
+    address: str | None,
+    keys: Path | None,
+    insecure: bool,
+) -> PredictedRows:
+    """Wait for the clients on other machines, and return predictions of the ids that all have."""
+    import_network()
+    from verfedsv.cli.passphrases import existing_passphrase
+    from verfedsv.network.messages import End
+    from verfedsv.network.predicting import NetworkPrediction
+
+    if ids is None:
+        raise InputError("--serve needs --ids, a file with the ids to predict")
+    run = NetworkPrediction.of_file(config)
+    if run.folder.resolve() != folder.path.resolve():
+        raise InputError(f"{config} is the configuration of {run.folder}, and not of {folder.path}")
+    run.listen_at(address, keys)
+    run.prepare(tuple(clients or ()), ids, id_column)
+    console = Console(stderr=True)
+    run.notify = lambda text: console.print(f"{now()} {text}", highlight=False, markup=False, soft_wrap=True)
+    admit, credentials = run.credentials(
+        None if insecure else existing_passphrase(None), check_loopback if insecure else None
+    )
+    port = run.open(admit, credentials)
+    end = End("", 0, 0, "the server stopped", is_finished=True)
+    try:
+        run.notify(f"listening on port {port}; waiting for {', '.join(run.others)}")
+        run.gather(None, lambda: False)
+        with progress_bar(console) as bar:
+            task = bar.add_task("aligning ids", total=None)
+            with interrupts() as check:
+                run.align(follow(bar, task, check))
+                bar.update(task, description="predicting")
+                result = run.predict_all(follow(bar, task, check))
+        end = End("", 0, 0, "the rows are predicted", is_finished=True)
+    finally:
+        run.close(end)
+    return result
 
 
 def parse_files(texts: Sequence[str], clients: Iterable[str]) -> dict[str, Path]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
-from verfedsv.cli.options import EXIT_INTERRUPTED
+from verfedsv.cli.options import EXIT_INTERRUPTED, AsJson
 from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out
-from verfedsv.errors import InputError
 from verfedsv.network.messages import End
 from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.keys import read_private_key
@@ -22,14 +23,26 @@ from verfedsv.settlement.keys import read_private_key
 
 def serve(
     config: Annotated[Path, typer.Argument(help="The configuration, a TOML file with [server].", metavar="FILE")],
+    address: Annotated[
+        str | None, typer.Option(help="Where to listen, in place of the configuration's.", metavar="HOST:PORT")
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with server.crt, server.key, ca.crt and revoked.crl, in place of the configuration's paths.",
+            metavar="FOLDER",
+        ),
+    ] = None,
     insecure: Insecure = False,
     passphrase_file: PassphraseFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train with clients on other machines, record, value, and send each client its part.
 
     Clients dial in with verfedsv join. Each is who its certificate says, and only those in the configuration may join.
     The ids of all are aligned without showing those that are not common. If the run in the output folder is unfinished,
-    it continues. Ctrl-C stops after the current round; the same command continues.
+    it continues. Ctrl-C stops after the current round; the same command continues. With --json, every event and
+    evaluation is a line of JSON.
 
     Exit codes: 0 done; 2 the configuration, a file or a certificate cannot be used; 3 a client was missing; 130 stopped
     by Ctrl-C. Messages explain why.
@@ -38,22 +51,19 @@ def serve(
     """
     import_network()
     run = NetworkRun.of_file(config)
-    if not isinstance(run, NetworkRun):
-        raise InputError(f"{config} has no [server]")
-    console = Console()
+    run.listen_at(address, keys)
+    console = Console(stderr=as_json)
     resume = run.is_begun
     run.check_folder(resume=resume)
     signing_key = None if run.server_section.signing_key is None else read_private_key(run.server_section.signing_key)
-    admit, credentials = run.credentials(
-        None if insecure else existing_passphrase(passphrase_file), check_loopback if insecure else None
-    )
-    run.notify = lambda text: console.print(f"{now()} {text}", highlight=False, markup=False, soft_wrap=True)
+    passphrase = None if insecure else existing_passphrase(passphrase_file)
+    admit, credentials = run.credentials(passphrase, check_loopback if insecure else None)
+    run.notify = _say_json if as_json else _say_to(console)
     port = run.open(admit, credentials)
     end = End("", 0, 0, "the server stopped; it may continue later", is_finished=False)
     try:
         host = run.server_section.address.rpartition(":")[0]
-        waiting = f"listening on {host}:{port}; waiting for {', '.join(run.others)}"
-        console.print(waiting, highlight=False, markup=False, soft_wrap=True)
+        run.notify(f"listening on {host}:{port}; waiting for {', '.join(run.others)}")
         with stop_on_interrupt() as stopped:
             run.gather(None, stopped)
             if stopped():
@@ -62,11 +72,51 @@ def serve(
             task = bar.add_task("aligning ids", total=None)
             run.align(follow(bar, task, check))
         with explain_warnings(Console(stderr=True)):
-            if not carry_out(console, run, resume=resume):
+            if not (_carry_out_silently if as_json else carry_out)(console, run, resume=resume):
                 raise typer.Exit(EXIT_INTERRUPTED)
-        missed = run.finish(signing_key)
-        end = End("", 0, 0, "the training is finished", is_finished=True)
-        for name in missed:
+        for name in run.finish(signing_key):
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
+        run.notify("finished")
+        end = End("", 0, 0, "the training is finished", is_finished=True)
     finally:
         run.close(end)
+
+
+def _say_to(console: Console) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        console.print(f"{now()} {text}", highlight=False, markup=False, soft_wrap=True)
+
+    return say
+
+
+def _print_json(**content: Any) -> None:
+    typer.echo(json.dumps({"time": now(), **content}, ensure_ascii=False))
+
+
+def _say_json(text: str) -> None:
+    _print_json(event=text)
+
+
+def _carry_out_silently(_: Console, run: NetworkRun, *, resume: bool = False) -> bool:
+    """Train and value, with a line of JSON for each evaluation; return False if it was stopped."""
+    for note in (*run.data.notes, *run.data.cautions):
+        _say_json(note)
+    with stop_on_interrupt() as stopped:
+        for update in run.train(resume=resume, should_stop=stopped):
+            if update.evaluation is None:
+                continue
+            shares = None
+            if update.shares is not None:
+                shares = dict(zip(run.data.names, map(float, update.shares), strict=True))
+            _print_json(
+                round=update.n_rounds, n_planned=update.n_planned, shares=shares, measures=update.evaluation.metrics()
+            )
+        if stopped():
+            return False
+    for note in run.note_progress():
+        _say_json(note)
+    if not (resume and run.known_valuation()):
+        _say_json("valuing")
+        with interrupts() as check:
+            run.value(lambda _done, _total: check())
+    return True

@@ -77,9 +77,11 @@ def settle(
     The payouts add up to the budget exactly. The range of a payout shows what the errors of the values allow. The run's
     valuation is used if it is up to date; otherwise the run is valued first, with the agreed settings. A training that
     is still running is not settled; one that was stopped early is, with a warning. One in which the loss did not fall
-    is settled only with --even-if-the-loss-rose.
+    is settled only with --even-if-the-loss-rose. Doubts, such as values whose errors are too large, are printed before
+    the payouts and do not change the exit code: whether to pay is for people to decide.
 
-    Exit codes: 0 settled; 2 it cannot be settled on these terms, with a message that explains why; 130 interrupted.
+    Exit codes: 0 settled, also with doubts; 2 it cannot be settled on these terms, with a message that explains why;
+    130 interrupted.
 
     Example: verfedsv settle runs/credit --budget 100000 --currency EUR --negative zero -o payouts.csv
     """

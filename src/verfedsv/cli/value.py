@@ -74,8 +74,8 @@ def value(
 ) -> None:
     """Value a recorded training: print a table of the clients with value, share and error.
 
-    The error of a value is the error of the estimator (proven, or with 99.9 % confidence) plus that of completing
-    embeddings that were never uploaded (estimated).
+    The error of a value is the error of the estimator (proven, or with 99.9 % confidence, which may rest on an
+    assumption: then the output says so) plus that of completing embeddings that were never uploaded (estimated).
 
     A run is valued with the settings that were agreed on, which its transcript holds: those of [valuation] in its
     config.toml, or of Recorder(valuation=...), or the defaults. Options given here override them. By default method,

@@ -134,9 +134,9 @@ def _explain(result: Valuation) -> list[str]:
         lines.append(wording.NO_SHARES)
     if largest == 0:
         return lines
-    estimator = f"The error of the estimator is {_at_most(float(result.estimator_errors.max()) / largest)}"
-    completion = _explain_completion(result, largest)
-    return [*lines, f"{estimator} ({MEANING[result.error_kind]}); {completion}"]
+    size = float(result.estimator_errors.max()) / largest
+    extent = f"{_at_most(size)} ({MEANING[result.error_kind]})" if np.isfinite(size) else "unknown"
+    return [*lines, f"The error of the estimator is {extent}; {_explain_completion(result, largest)}"]
 
 
 def _at_most(size: float, limit: str = "at most") -> str:

@@ -67,7 +67,7 @@ class Samples:
     """Features, (samples, features), and labels of a data set; the last `n_test` samples are its test part.
 
     Labels are 0 to C - 1, and `classes` the names of the classes, if they have any; or amounts, with `n_classes` 1.
-    `notes` and `cautions` are as in `VerticalData`.
+    `notes` and `cautions` are as in `VerticalData`. Features are numbered from `first_feature` on.
     """
 
     name: str
@@ -78,6 +78,7 @@ class Samples:
     classes: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    first_feature: int = 1
 
 
 def _load_diabetes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:

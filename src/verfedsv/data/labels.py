@@ -119,7 +119,7 @@ def _as_classes(written: WrittenLabels, n_classes: int | None) -> LabelColumn:
     cautions = [*doubtful_classes(classes, counts.tolist(), "correct the file")]
     if missing := [name for name in classes if name in MISSING]:
         cautions.append(f"labels: {missing[0]!r} is a class here; leave the cell empty if there is no label")
-    note = f"labels: {_listed(classes, counts, range(len(classes)))}"
+    note = f"labels of all samples: {_listed(classes, counts, range(len(classes)))}"
     return LabelColumn(written.padded(numbers.astype(np.intp)), written.is_known, len(classes), classes, note, cautions)
 
 
@@ -159,5 +159,5 @@ def _as_amounts(written: WrittenLabels) -> LabelColumn:
             "loss"
         )
     spread = f"with mean {digits(amounts.mean(), 4)} and standard deviation {digits(amounts.std(), 4)}"
-    note = f"labels: {len(amounts):,} amounts from {distinct[0]:g} to {distinct[-1]:g}, {spread}"
+    note = f"labels of all samples: {len(amounts):,} amounts from {distinct[0]:g} to {distinct[-1]:g}, {spread}"
     return LabelColumn(written.padded(amounts), written.is_known, 1, None, note, cautions)

@@ -83,7 +83,10 @@ def _read(path: Path, id_column: str | None, text: Iterable[str]) -> pa.Table:
             _check_names(path, pyarrow.parquet.read_schema(path).names)
         return pyarrow.parquet.read_table(path)
     if not name.endswith(".csv"):
-        raise InputError(f"{path}: the name must end in .csv, .csv.gz, .csv.bz2, .parquet, .svm or .libsvm")
+        raise InputError(
+            f"{path}: the name must end in .csv, .parquet, .svm or .libsvm; after .csv, .svm and .libsvm, .gz or .bz2 "
+            "may follow"
+        )
     _check_header(path)
     texts = [*text] if id_column is None else [id_column, *text]
     as_text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.large_string()))

@@ -193,7 +193,8 @@ def _read_libsvm(name: str, source: LibsvmRows, rows: NDArray[np.intp]) -> tuple
         return None, ONLY_LABELS
     n_features = features.shape[1]
     filled = features.nnz / (len(rows) * n_features)
-    return ClientData(name, features), f"{count(n_features, 'feature')}, {filled:.1%} of them not zero"
+    columns = tuple(f"column {k + source.first}" for k in range(n_features))
+    return ClientData(name, features, None, columns), f"{count(n_features, 'feature')}, {filled:.1%} of them not zero"
 
 
 def _check_order(source: LibsvmRows, rows: NDArray[np.intp], labels: LabelArray) -> None:

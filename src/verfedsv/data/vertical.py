@@ -121,7 +121,10 @@ def split_features(
     by_column = samples.features.tocsc()
     clients = tuple(
         ClientData(
-            f"client {m + 1}", csr_array(by_column[:, a:b]), None, tuple(f"feature {k + 1}" for k in range(a, b))
+            f"client {m + 1}",
+            csr_array(by_column[:, a:b]),
+            None,
+            tuple(f"feature {k + samples.first_feature}" for k in range(a, b)),
         )
         for m, (a, b) in enumerate(pairwise(edges))
     )

@@ -18,7 +18,7 @@ from verfedsv.arrays import Array
 from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.models import State
-from verfedsv.files import stored_members, writing
+from verfedsv.files import opening, stored_members, writing
 
 REMEDY = "Delete the folder of checkpoints to start over; the records in the transcript are kept"
 SERVER = "server.npz"
@@ -59,11 +59,16 @@ def read_checkpoint(path: Path, expected: State, whose: str) -> dict[str, Array]
 
 
 def read_any_checkpoint(path: Path, whose: str, *, leave_out: Collection[str] = ()) -> dict[str, Array]:
-    """Return the arrays in a file, whatever they are, which take no more memory than the file has bytes."""
-    with _explained(path, whose), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        members = stored_members(archive, path.stat().st_size)
-        names = {member.filename.removesuffix(".npy"): member for member in members}
-        return {name: _parse(archive.read(names[name]), name) for name in names if name not in leave_out}
+    """Return the arrays in a file, whatever they are, which take no more memory than the file has bytes.
+
+    Raises InputError if they have more than 4 GiB: a file of that size may be sparse.
+    """
+    with _explained(path, whose), opening(path) as (file, size), zipfile.ZipFile(file) as archive:
+        members = {member.filename.removesuffix(".npy"): member for member in stored_members(archive, size)}
+        wanted = {name: member for name, member in members.items() if name not in leave_out}
+        if (total := sum(member.file_size for member in wanted.values())) > _MOST_BYTES:
+            raise _MisfitError(f"its arrays have {total:,} bytes, and at most {_MOST_BYTES:,} are read")
+        return {name: _parse(archive.read(member), name) for name, member in wanted.items()}
 
 
 def pick(content: Any, name: str, what: str) -> Any:
@@ -90,6 +95,8 @@ def _explained(path: Path, whose: str) -> Iterator[None]:
         yield
     except Exception as error:  # a damaged archive may raise almost anything
         why = str(error) if isinstance(error, _MisfitError) else type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            why = error.strerror
         raise InputError(
             f"{path} cannot be read ({why}): it is damaged, from another version, or not of {whose}. {REMEDY}"
         ) from None
@@ -110,13 +117,14 @@ class _MisfitError(ValueError):
 
 def _read_arrays(path: Path, expected: Mapping[str, Array]) -> dict[str, Array]:
     room = sum(_most_bytes(array) + _ROOM_FOR_A_HEADER for array in expected.values())
-    if (size := path.stat().st_size) > room + _ROOM_FOR_A_HEADER:
-        raise _MisfitError(f"it has {size:,} bytes, more than its arrays take")
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        members = {member.filename.removesuffix(".npy"): member for member in stored_members(archive, size)}
-        if odd := set(members) ^ set(expected):
-            raise _MisfitError(f"{min(odd)!a} is missing or unexpected")
-        return {name: _parse(archive.read(member), name, expected[name]) for name, member in members.items()}
+    with opening(path) as (file, size):
+        if size > room + _ROOM_FOR_A_HEADER:
+            raise _MisfitError(f"it has {size:,} bytes, more than its arrays take")
+        with zipfile.ZipFile(file) as archive:
+            members = {member.filename.removesuffix(".npy"): member for member in stored_members(archive, size)}
+            if odd := set(members) ^ set(expected):
+                raise _MisfitError(f"{min(odd)!a} is missing or unexpected")
+            return {name: _parse(archive.read(member), name, expected[name]) for name, member in members.items()}
 
 
 def _parse(content: bytes, name: str, expected: Array | None = None) -> Array:
@@ -154,6 +162,7 @@ def _most_bytes(array: Array) -> int:
 
 
 _ROOM_FOR_A_HEADER = 1 << 14
+_MOST_BYTES = 1 << 32
 _USUAL_KINDS = "biufU"
 _DIVISORS = "divisor"
 """The only array with infinite numbers: columns that are constant in training are divided by infinity."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ class ClientModel:
         return cls(name, kind, n_rounds, preparation, weights)
 
     @property
+    def n_numbers(self) -> int:
+        """How many numbers per row it computes with, at most: features, hidden units and embeddings together."""
+        prepared = self.preparation
+        # Of sparse features, a row has at most one for each column.
+        n_features = len(prepared.columns) if all(prepared.is_sparse[1:]) else prepared.n_features
+        return n_features + sum(int(array.shape[-1]) for array in self.weights.values() if array.ndim == 2)
+
+    @cached_property
     def model(self) -> Model:
         """The model, with these weights."""
         return _build(self.kind, self.weights)

@@ -26,6 +26,10 @@ class Head(Protocol):
     def offset(self) -> Floats | None:
         """The intercept, (classes,), or None if there is none."""
 
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers per sample it computes with, at most, beside the embeddings."""
+
     def width_of(self, client: str) -> int:
         """Return how many numbers per sample it takes of a client; raise InputError if it takes none."""
 
@@ -61,6 +65,10 @@ class SumHead:
     @property
     def offset(self) -> Floats | None:
         return None if self._rate is None else self._intercept.copy()
+
+    @property
+    def n_numbers(self) -> int:
+        return len(self._intercept)
 
     def width_of(self, client: str) -> int:  # noqa: ARG002  # the same for all
         return len(self._intercept)

@@ -3,7 +3,7 @@
     the server asks             the client answers
     Embed(samples)              Embeddings(embeddings)      for training; the server records it
     Gradients(samples, values)  Done                        the client takes a step
-    Predict(samples)            Prediction(embeddings)      for evaluation; nothing is recorded or learned
+    Predict(samples)            Prediction(embeddings)      for evaluation; nothing is recorded or learnt
     Save, Restore               Done                        the client's own checkpoint of a round
     any of these                Refusal(reason)             it cannot be done; nothing was changed
 

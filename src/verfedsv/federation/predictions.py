@@ -6,7 +6,7 @@ agreed on, and which of these rows each client has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,11 @@ class Predictions:
         chosen = (self.scores[:, 0] > 0).astype(int) if is_scalar else self.scores.argmax(axis=1)
         return [self.classes[number] for number in chosen]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Return predictions of some rows and those of the rows after them, by one predictor, as one."""
+        return cls(parts[0].loss, np.concatenate([part.scores for part in parts]), parts[0].classes)
+
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
@@ -80,7 +85,7 @@ class Predictor:
     @classmethod
     def read(cls, path: Path) -> Predictor:
         """Return that of the server's checkpoint; raise InputError if it is damaged, or from another version."""
-        arrays = read_any_checkpoint(path, "the server", leave_out=("table",))
+        arrays = read_any_checkpoint(path, "the server", leave_out=("table", "torch"))
         try:
             about = read_json(arrays["about"].tobytes(), _ABOUT, most=MOST_BYTES)
             widths, loss = _read_widths(about), get_loss(pick(about, "loss", _ABOUT))
@@ -107,6 +112,11 @@ class Predictor:
     @property
     def clients(self) -> tuple[str, ...]:
         return tuple(self.means)
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers per row it computes with, at most: all embeddings, and the layers of its head."""
+        return sum(map(len, self.means.values())) + self.head.n_numbers
 
     def requests(self, clients: Mapping[str, Array]) -> list[Predict]:
         """Return a request for the embeddings of all new rows to each of these clients."""

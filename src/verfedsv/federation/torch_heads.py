@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,25 +14,12 @@ from verfedsv.errors import DivergedError, InputError
 from verfedsv.federation.heads import Slope
 from verfedsv.federation.models import Rate, State
 from verfedsv.federation.torch_models import TorchModel
-from verfedsv.head_layers import check_layers, from_layers
+from verfedsv.head_layers import check_layers, from_layers, most_numbers
 from verfedsv.heads import one_thread
 
-Activation = Literal["gelu", "relu", "silu", "tanh"]
 HeadOptimizer = Literal["adam", "momentum", "sgd"]
 
-_LAYERS = {"gelu": ["GELU", "none"], "relu": ["ReLU"], "silu": ["SiLU"], "tanh": ["Tanh"]}
 _PREFIX = "head."
-
-
-def mlp_layers(width: int, hidden: Sequence[int], n_classes: int, activation: Activation = "gelu") -> list[Any]:
-    """Return a network with hidden layers of these sizes, as plain data."""
-    if activation not in _LAYERS:
-        raise InputError(f"activation must be one of {', '.join(get_args(Activation))}; received {activation!r}")
-    sizes = [width, *(as_whole("hidden", size, at_least=1) for size in hidden), n_classes]
-    layers: list[Any] = []
-    for inputs, outputs in pairwise(sizes):
-        layers += [["Linear", inputs, outputs, True], _LAYERS[activation]]
-    return ["Sequential", [[str(number), layer] for number, layer in enumerate(layers[:-1])]]
 
 
 class TorchHead:
@@ -69,13 +55,16 @@ class TorchHead:
         layers, widths = about["layers"], about["widths"]
         check_layers(layers)
         arrays = {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
-        empty = from_layers(layers, device="meta").eval()
-        shapes = {name: tuple(value.shape) for name, value in empty.state_dict().items()}
-        if shapes != {n: a.shape for n, a in arrays.items()}:
+        empty = from_layers(layers, device="meta").double().eval()
+        # The types, too: as bytes, parameters would take an eighth of the memory that the head takes.
+        kinds = {name: (str(own.dtype), tuple(own.shape)) for name, own in empty.state_dict().items()}
+        if kinds != {name: (f"torch.{own.dtype}", own.shape) for name, own in arrays.items()}:
             raise InputError("the parameters of the head do not fit its layers")
+        if odd := [name for name, own in arrays.items() if own.size == 0]:
+            raise InputError(f"parameter {odd[0]!r} of the head is empty, of shape {arrays[odd[0]].shape}")
         own = {str(name): as_whole("width", width, at_least=1) for name, width in widths}
         try:
-            empty(torch.empty(1, sum(own.values()), device="meta"))
+            empty(torch.empty(1, sum(own.values()), device="meta", dtype=torch.float64))
         except RuntimeError:
             raise InputError(f"the layers of the head do not take {sum(own.values())} numbers per sample") from None
         head = cls(layers, own)
@@ -85,6 +74,10 @@ class TorchHead:
     @property
     def offset(self) -> None:
         return None
+
+    @property
+    def n_numbers(self) -> int:
+        return sum(self.widths.values()) + most_numbers(self._layers)
 
     def width_of(self, client: str) -> int:
         if client not in self.widths:

@@ -51,7 +51,7 @@ class TorchModel:
 
     def embed(self, features: Matrix) -> Floats:
         self._module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), _explaining_memory():
             result: Floats = self._module(self._as_tensor(features)).numpy().astype(np.float64)
         return result
 
@@ -69,7 +69,7 @@ class TorchModel:
             group["lr"] = factor * rate
         self._module.train()
         self._optimizer.zero_grad()
-        with self._own_generator():
+        with self._own_generator(), _explaining_memory():
             outputs: torch.Tensor = self._module(x)
             gradient = slope(outputs.detach().numpy().astype(np.float64, copy=False))
             outputs.backward(torch.as_tensor(gradient, dtype=self._type))
@@ -110,6 +110,17 @@ class TorchModel:
     def _as_tensor(self, features: Matrix) -> torch.Tensor:
         dense = features if isinstance(features, np.ndarray) else features.toarray()
         return torch.as_tensor(dense, dtype=self._type)
+
+
+@contextmanager
+def _explaining_memory() -> Iterator[None]:
+    """Turn torch's error of too little memory, a RuntimeError, into MemoryError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):
+            raise MemoryError("a network needs more memory than there is") from None
+        raise
 
 
 def _rates_of(optimizer: torch.optim.Optimizer) -> list[float]:

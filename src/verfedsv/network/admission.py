@@ -121,7 +121,7 @@ class Checker:
                 f"any name: list fingerprints, not the common names of {listed([*allowed.common_names])}"
             )
         if revoked is not None:
-            read_revocations(revoked, self._authorities)
+            self._newest = _numbers_of(read_revocations(revoked, self._authorities))
 
     def check(self, peer: bytes, now: datetime | None = None) -> str:
         """Return the name of the client with this certificate, in PEM; raise RefusedError if it may not join.
@@ -170,7 +170,7 @@ class Checker:
                     f"{path} is older than the list that was there before (number {number}); copy that back",
                     "no revocation list",
                 )
-        self._newest = {issuer: each.number for issuer, each in lists.items()}
+        self._newest = _numbers_of(lists)
         return lists
 
     def _refuse_revoked(self, path: Sequence[Certificate], lists: Mapping[str, Revocations]) -> None:
@@ -187,6 +187,10 @@ class Checker:
                 raise RefusedError(
                     f"the certificate of {certificate.shown} was revoked at {shown_time(moment)}", "revoked"
                 )
+
+
+def _numbers_of(lists: Mapping[str, Revocations]) -> dict[str, int]:
+    return {issuer: each.number for issuer, each in lists.items()}
 
 
 def _as_pin(text: str) -> str | None:

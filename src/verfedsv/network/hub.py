@@ -43,7 +43,7 @@ _RECHECK = 5.0
 _MOST_GREETING = 8
 """Connections of a client that may be without a first message."""
 
-_MOST_OWED = 16
+_MOST_OWED = 4
 """Messages that a client may leave unanswered; then it is hung up on, and begins again with the last."""
 
 _CONNECTIONS_EACH, _OTHER_CONNECTIONS = 8, 128
@@ -268,6 +268,9 @@ class Hub:
             name = self._identify(certificate)
             with self._one_more_greeting(name):
                 hello = await self._greet(name, incoming)
+            if hello.purpose == "check":
+                await context.write(next(frames(to_bytes(self._welcome(hello.name)))))
+                return
             await self._serve(_Session(hello.session, certificate), hello, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
@@ -330,6 +333,12 @@ class Hub:
         if hello.name not in self._seats:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{stated!r} is not a client of this consortium")
         hello.client = hello.name
+        if hello.purpose != "check":
+            self._check_free(hello, stated)
+        return hello
+
+    def _check_free(self, hello: Hello, stated: str) -> None:
+        """Raise Refused if another process of the client is connected, or it cannot take part."""
         live = self._seats[hello.name].session
         if live is not None and live.token != hello.session:
             raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{stated!r} is connected already, from another process")
@@ -337,7 +346,9 @@ class Hub:
             self.accept(hello)
         except InputError as error:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
-        return hello
+
+    def _welcome(self, name: str) -> Welcome:
+        return Welcome(name, 0, 0, PROTOCOL, __version__, name, time.time(), self.about)
 
     async def _serve(self, session: _Session, hello: Hello, incoming: AsyncIterator[bytes], context: Any) -> None:
         """Carry messages until the client hangs up, another connection of it takes over, or all is over."""
@@ -345,8 +356,7 @@ class Hub:
         if seat.session is not None:
             seat.session.end("it connected again")
         seat.session, seat.hello = session, hello
-        welcome = Welcome(name, 0, 0, PROTOCOL, __version__, name, time.time(), self.about)
-        session.outbox.put_nowait(to_bytes(welcome))
+        session.outbox.put_nowait(to_bytes(self._welcome(name)))
         if seat.answer is None:
             self._send(session, seat)
         self._on_event(Event("joined", name, f"from {context.peer()}"))

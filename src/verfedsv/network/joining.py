@@ -15,27 +15,35 @@ from verfedsv.network.credentials import Credentials, read_credentials
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
 from verfedsv.network.messages import End
+from verfedsv.network.rows_member import NewRowsMember
 from verfedsv.network.tls_keys import Passphrase
 
 
 class Joining:
-    """One client's part in a training; `run` takes part until the end."""
+    """One client's part in a training, or with `predict` in predictions for the rows of that file.
+
+    `run` takes part until the end.
+    """
 
     def __init__(
         self,
         address: str,
-        features: Path,
+        features: Path | None,
         id_column: str,
         columns: Sequence[str] | None = None,
         *,
         name: str | None = None,
         folder: Path | None = None,
         patience: float | None = None,
+        predict: Path | None = None,
     ) -> None:
         if ":" not in address:
             raise InputError(f"the address of the server is HOST:PORT; received {address!r}")
         self._address, self._patience = address, patience
-        self._file = ClientFile(features, id_column, None if columns is None else tuple(columns))
+        if (features is None) == (predict is None):
+            raise InputError("name the file of your columns with --features, or new rows with --predict")
+        self._features, self._predict, self._id_column = features, predict, id_column
+        self._columns = None if columns is None else tuple(columns)
         self._name, self._folder = name, folder
         self._credentials: Credentials | None = None
         self.results: list[Path] = []
@@ -59,7 +67,7 @@ class Joining:
     def run(self, on_event: Callable[[str], None], on_round: Callable[[int, int], None]) -> End:
         """Take part until the server says that it is over; return its last message."""
         folder = self._folder or Path(f"verfedsv-{self.name}")
-        member = Member(self.name, self._file, folder, on_event=on_event)
+        member = self._program(folder, on_event)
 
         def answer(message: object) -> object:
             result = member.answer(message)
@@ -89,9 +97,15 @@ class Joining:
             signal.signal(signal.SIGTERM, before)
             member.close()
         self.results = [*member.received]
-        if (model := member.write_model()) is not None:
+        if isinstance(member, Member) and (model := member.write_model()) is not None:
             self.results.append(model)
         return end
+
+    def _program(self, folder: Path, on_event: Callable[[str], None]) -> Member | NewRowsMember:
+        if self._predict is not None:
+            return NewRowsMember(self.name, self._predict, self._id_column, folder, on_event)
+        file = ClientFile(self._features or Path(), self._id_column, self._columns)
+        return Member(self.name, file, folder, on_event=on_event)
 
 
 def find_certificate(folder: Path) -> Path:

@@ -68,7 +68,7 @@ class Link:
                 end = self._attend()
             except grpc.RpcError as error:
                 self._check(error)
-                why = _explain(error)
+                why = explain(error)
             else:
                 if end is not None:
                     return end
@@ -92,7 +92,7 @@ class Link:
         if is_taken or error.code() in _FINAL:
             raise RefusedError(f"{self._address} refuses this client: {details}")
         if _is_about_certificates(details):
-            raise RefusedError(f"{self._address}: {_explain(error)}")
+            raise RefusedError(f"{self._address}: {explain(error)}")
 
     def _attend(self) -> End | None:
         """Serve one connection; return the server's last message, None if it hung up without one."""
@@ -147,7 +147,7 @@ def _is_about_certificates(details: str) -> bool:
     return "CERTIFICATE" in details or "Peer name" in details or "certificate" in details
 
 
-def _explain(error: Any) -> str:
+def explain(error: Any) -> str:
     """Return in words why a connection failed."""
     details = str(error.details() or error.code().name)
     if "CERTIFICATE_VERIFY_FAILED" in details:

@@ -30,6 +30,7 @@ from verfedsv.data.tables import read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Client, Rate
 from verfedsv.federation.checkpoints import client_file
+from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
@@ -41,6 +42,8 @@ from verfedsv.network.locking import lock_folder
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _LONGEST_NAME = 100
+_FEW = 1000
+"""Samples that are embedded to warm up."""
 _ALIGNMENT = get_args(net.AlignmentRequest)
 
 
@@ -149,6 +152,8 @@ class Member:
         if self._begin is not None and self._begin.start == message.start:
             return
         self._client = self._build(message)
+        # What takes time once, takes it now, and not in the first round.
+        self._client.answer(Predict(self.name, 0, 0, np.arange(min(len(message.samples), _FEW))))
         self._begin, self.n_planned, self.n_steps = message, message.n_planned, 0
         self._journal.begin(message)
         self._on_event(f"training of {message.n_planned:,} rounds on {len(message.samples):,} samples")
@@ -224,12 +229,15 @@ class Member:
 
     def write_model(self) -> Path | None:
         """Write the model of the last checkpoint to a file of its own, None if there is none."""
-        from verfedsv.federation.client_models import ClientModel
-
-        saved = [*self.folder.glob("client-*-*.npz")]
-        if not saved:
+        newest = newest_checkpoint(self.folder)
+        if newest is None:
             return None
-        newest = max(saved, key=os.path.getmtime)
         path = self.folder / "model.npz"
         write_whole(path, ClientModel.read(newest, self.name).to_bytes())
         return path
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint in a client's folder that was written last, None if there is none."""
+    saved = [*folder.glob(f"{client_file(0)}-*.npz")]
+    return max(saved, key=os.path.getmtime) if saved else None

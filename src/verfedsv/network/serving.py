@@ -18,11 +18,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
-from verfedsv.data.sources import ClientFile, Matched, TableRows, read_source
+from verfedsv.data.sources import ClientFile, Matched, TableRows, check_column, read_source
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError, VerfedsvError
-from verfedsv.federation import Client, Rate, Training
+from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
 from verfedsv.federation.messages import Done, Message, Refusal, Request
 from verfedsv.federation.models import build_model
@@ -51,7 +51,7 @@ _MOST_IDS, _MOST_TIMES = 20_000_000, 100
 """How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
 bytes for each on the disks of all others, whether there are as many or not."""
 
-_SETTLING = 120.0
+SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
 
 
@@ -60,6 +60,9 @@ class NetworkRun(Run):
 
     `admit` says who a caller is (`Hub`), `notify` is told in words what happens.
     """
+
+    purpose = "train"
+    """What clients come for."""
 
     def __init__(self, config: Config, text: str) -> None:
         super().__init__(config, text)
@@ -74,6 +77,15 @@ class NetworkRun(Run):
         self._aligned: Aligned | None = None
         self._known: Any = None
 
+    def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
+        """Use another address than that of the configuration, or the certificates in a folder."""
+        update: dict[str, Any] = {} if address is None else {"address": address}
+        if keys is not None:
+            update |= {"certificate": keys / "server.crt", "key": keys / "server.key", "authority": keys / "ca.crt"}
+            revoked = keys / "revoked.crl"
+            update["revoked"] = revoked if revoked.exists() else None
+        self.server_section = self.server_section.model_copy(update=update)
+
     @property
     def others(self) -> tuple[str, ...]:
         """The names of the clients on other machines."""
@@ -83,6 +95,11 @@ class NetworkRun(Run):
     def private(self) -> Path:
         """The folder of what nobody else should have."""
         return self.server_section.private or Path(f"{self.folder}.private")
+
+    @property
+    def says_aligned(self) -> bool:
+        """Whether the files of all parties are said to have the same ids in the same order."""
+        return self.config.data.aligned
 
     @property
     def is_begun(self) -> bool:
@@ -127,8 +144,10 @@ class NetworkRun(Run):
 
     def _accept(self, hello: net.Hello) -> None:
         """Raise InputError unless a client that comes during the training still is where it was."""
-        if hello.purpose != "train":
-            raise InputError(f"this server trains, and {hello.name!r} came to {shortened(hello.purpose, 20)!r}")
+        if hello.purpose != self.purpose:
+            raise InputError(
+                f"this server is there to {self.purpose}, and {hello.name!r} came to {shortened(hello.purpose, 20)!r}"
+            )
         if self._start and hello.start != self._start:
             raise InputError(
                 f"{hello.name!r} has lost where it was in this training (its folder is another, or empty): let the "
@@ -141,6 +160,13 @@ class NetworkRun(Run):
     def _about(self) -> str:
         section = self.config.training
         return f"{section.mode} training of {', '.join(client.name for client in self.config.client)}"
+
+    def describe_own_file(self) -> str:
+        """Return what the file of the labels has; raise an error if it cannot be used."""
+        column = str(self.config.data.label)
+        check_column(column, self._file.path, self._source.table)
+        ids = self._source.ids[0]
+        return f"{len(ids):,} rows in {self._file.path}, labels in column {column!r}"
 
     # Alignment
 
@@ -171,13 +197,13 @@ class NetworkRun(Run):
         return {name: hello.session for name, hello in self.hub.connected().items()}
 
     def _align(self, progress: Callable[[int, int], None] | None) -> None:
-        kept = None if self.config.data.aligned else self._kept_by_all()
+        kept = None if self.says_aligned else self._kept_by_all()
         if kept is not None:
             self._aligned = kept
             self.notify(f"{kept.n_common:,} ids were aligned before")
             return
         parties = [self._party, *self._remote_parties()]
-        if self.config.data.aligned:
+        if self.says_aligned:
             self._aligned = self._check_aligned(parties[1:])
             return
         most = max(_MOST_IDS, _MOST_TIMES * len(self._source.ids[0]))
@@ -190,7 +216,12 @@ class NetworkRun(Run):
         if self._party.aligned is None or not found.n_common:
             raise InputError("no id is common to all parties; are they ids of the same people, written alike?")
         self._aligned = self._party.aligned
-        write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
+        self._keep_aligned(found)
+
+    def _keep_aligned(self, _: Alignment) -> None:
+        """Keep the common ids, so that a restart does not align again."""
+        if self._aligned is not None:
+            write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
 
     def _note(self, found: Alignment) -> None:
         rates = ", ".join(f"{rate:.1%} of {name}'s {found.sizes[name]:,}" for name, rate in found.rates.items())
@@ -233,12 +264,12 @@ class NetworkRun(Run):
 
     def _ask_one(self, message: Any) -> Message:
         """Return the answer to a message; raise InputError if there is none, or it is a refusal."""
-        found = self.hub.exchange([message], _SETTLING)
+        found = self.hub.exchange([message], SETTLING)
         for answer in found:
             if isinstance(answer, Refusal):
                 raise InputError(f"{message.client!r} refuses: {shortened(answer.reason, 1000)}")
             return answer
-        raise MissingClientError(f"{message.client!r} did not answer within {_SETTLING:g} seconds")
+        raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
 
     # The run
 
@@ -323,6 +354,9 @@ class NetworkRun(Run):
             on_invalid=self._refuse_answer,
             on_missing=self._miss,
         )
+
+    def _rehearse(self, schedule: AsynchronousSchedule) -> None:
+        """Do nothing: every client has embedded samples before it said that it can begin."""
 
     def _begin(self, terms: dict[str, net.Learning]) -> None:
         """Let all clients on other machines begin the training with new models."""

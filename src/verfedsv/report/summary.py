@@ -189,7 +189,7 @@ class Summary:
     @property
     def has_intervals(self) -> bool:
         """Whether the clients whose errors are known have intervals of their shares."""
-        return self.has_shares and self.numerical_error in ("proven", "confident", "estimated")
+        return self.has_shares and self.numerical_error in ("proven", "confident", "assumed", "estimated")
 
     @property
     def was_completed(self) -> bool:

@@ -173,6 +173,10 @@ def numerical_error(summary: Summary) -> str:
     text = {
         "proven": f"{MEANING[summary.estimator_error_kind]}. The {exact} within its range.",
         "confident": f"with 99.9 % confidence, the {exact} within its range.",
+        "assumed": (
+            f"with 99.9 % confidence, the {exact} within its range, assuming that no random draw would be far outside "
+            "those that were made."
+        ),
         "estimated": (
             "estimated. Some embeddings were never sent and had to be filled in. How well that works was checked on "
             "embeddings that were held out, and a margin was added; the ranges are not guaranteed."

@@ -25,6 +25,7 @@ from verfedsv.data.preparation import Scale
 from verfedsv.data.targets import AskedLoss, choose_loss
 from verfedsv.errors import InputError
 from verfedsv.federation.roster import Stay
+from verfedsv.head_layers import Activation
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
@@ -268,7 +269,7 @@ class HeadSection(Section):
     """The network at the server, and how it learns."""
 
     hidden: Annotated[list[Annotated[Count, Field(le=WIDEST)]], Field(max_length=16)] = [64]
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    activation: Activation = "gelu"
     optimizer: Literal["adam", "momentum", "sgd"] = "adam"
     rate: Positive = 0.01
 
@@ -390,6 +391,13 @@ class ServerSection(Section):
     if_missing: Literal["stop", "continue"] = "stop"
 
 
+class UpSection(Section):
+    """The files of clients that are otherwise on other machines, for `verfedsv up`, which starts all on this one."""
+
+    features: Annotated[dict[str, Place], Field(min_length=1)]
+    id: str = "id"
+
+
 class Config(Section):
     """A run."""
 
@@ -401,6 +409,7 @@ class Config(Section):
     valuation: ValuationSection = ValuationSection()
     output: OutputSection
     server: ServerSection | None = None
+    up: UpSection | None = None
 
     @property
     def used_loss(self) -> AskedLoss:
@@ -411,6 +420,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.server is None:
+            if self.up is not None:
+                raise Misfit("is for clients on other machines ([server])", "up")
             self._check_data()
         else:
             self._check_network()
@@ -458,6 +469,9 @@ class Config(Section):
         if not files:
             raise Misfit("should be a client with a file, the one that holds the labels", "data", "label_client")
         self._check_labels(files)
+        others = {client.name for client in self.client if client.file is None}
+        if self.up is not None and {*self.up.features} != others:
+            raise Misfit(f"must name the files of {', '.join(sorted(others))}, and no others", "up", "features")
         if len(self.client) < 2:
             raise Misfit("needs one more [[client]] at least: those on other machines, by name", "client")
 

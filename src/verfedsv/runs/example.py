@@ -113,6 +113,10 @@ intercept = true          # whether the server learns one; else clients may stan
 # [[client]]
 # name = "hospital"           # for example
 # certificate = "City Hosp." # for example: the name in its certificate, or a list of fingerprints; else its name here
+# All of them on this machine, each in a process of its own, to try it: `verfedsv up FILE`.
+# [up]
+# features = { hospital = "hospital.csv" }   # for example: the files of the other clients
+# id = "id"                   # default: their column of ids
 
 [output]
 folder = "runs/adult"     # relative to this file

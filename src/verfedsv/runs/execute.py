@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from verfedsv.runs.metrics import MEMBERS_SINCE, Patience, add_metrics, cut_metr
 from verfedsv.runs.models import build_head, loss_at_start, weigh_classes
 from verfedsv.runs.predicting import PredictedRows, predict
 from verfedsv.runs.reading import parse_config, read_text, resolve
+from verfedsv.runs.real_time import describe_idle_rounds, rehearse
 from verfedsv.runs.resume import Saver, resume_server
 from verfedsv.shapley import Progress
 from verfedsv.texts import quoted
@@ -82,7 +83,7 @@ class Run:
         self._files = RunFolder(self.folder)
 
     @classmethod
-    def of_file(cls, path: Path) -> Run:
+    def of_file(cls, path: Path) -> Self:
         """Return the run of the configuration in a file."""
         text = read_text(path)
         return cls(resolve(parse_config(text, path), path.parent), text)
@@ -245,8 +246,10 @@ class Run:
         schedule = self._schedule(training.server.n_train)
         if isinstance(schedule, SynchronousSchedule):
             return synchronous_rounds(training, schedule)
-        clock = VirtualClock() if self.config.training.clock == "virtual" else RealClock(begin=begin)
-        return asynchronous_rounds(training, schedule, clock)
+        if self.config.training.clock == "virtual":
+            return asynchronous_rounds(training, schedule, VirtualClock())
+        self._rehearse(schedule)
+        return asynchronous_rounds(training, schedule, RealClock(begin=begin))
 
     def _prepare(self) -> Training:
         """Return the training before its first round; raise an error if it cannot be carried out or valued."""
@@ -263,10 +266,18 @@ class Run:
 
     def _connect(self) -> Training:
         """Return the server and what connects it to its clients: all of them are in this process."""
+        return self._build(self.data, self._files.checkpoints_path)
+
+    def _rehearse(self, schedule: AsynchronousSchedule) -> None:
+        """Let everything be loaded and compiled before the clock starts."""
+        rehearse(self._build, self.data, schedule)
+
+    def _build(self, data: VerticalData, checkpoints: Path) -> Training:
+        """Return the training on these data, before its first round."""
         section = self.config.training
         optimizer = build_optimizer(section.optimizer, section.momentum)
         return Training.in_process(
-            self.data,
+            data,
             rate=Rate(section.rate, section.decay),
             rates={own.name: Rate(own.rate, section.decay) for own in self.config.client if own.rate is not None},
             scale=self.config.data.used_scale,
@@ -276,7 +287,7 @@ class Run:
             head=build_head(self.config, self.data),
             optimizer=optimizer,
             class_weights=weigh_classes(section.class_weights, self.data),
-            checkpoints=self._files.checkpoints_path,
+            checkpoints=checkpoints,
             members=self.roster.founders,
         )
 
@@ -345,13 +356,17 @@ class Run:
         rose = last is not None and not last["train_loss"] <= start  # also if it is NaN
         lines = [f"the loss is larger than at the start: {self.advice}"] if rose else []
         lines += self._notes_on_settings()
+        lines += self._notes_on_time()
         writing.write_notes(self._files.notes_path, [*self.data.cautions, *lines])
         return lines
 
     def _notes_on_settings(self) -> Iterator[str]:
         """Yield what readers of the values should know about how it was trained."""
         section = self.config.training
-        present = self.roster.members(self.roster.n_rounds)
+        # Who left after the last round of a training that ended early did not leave it.
+        measured = self._measured() if self._ended_early else []
+        last = int(measured[-1]["n_rounds"]) if measured else self.roster.n_rounds
+        present = self.roster.members(last)
         if gone := [name for name in self.data.names if name not in present]:
             yield (
                 f"{quoted(gone)} left before the end: since then, measures on test samples are without their "
@@ -369,6 +384,16 @@ class Run:
                     "a row. The model is that of the last round, not that of the least test loss"
                 )
             yield "the test samples could end the training (patience), so measures on them are slightly too good"
+
+    def _notes_on_time(self) -> Iterator[str]:
+        """Yield a note if clients often uploaded late on the real clock."""
+        measured = self._measured()
+        schedule = self._schedule(int((~self.data.is_test).sum()))
+        if self.config.training.clock == "virtual" or isinstance(schedule, SynchronousSchedule) or not measured:
+            return
+        n_uploads = self._files.open(for_values=False).n_uploads_of_rounds
+        if note := describe_idle_rounds(schedule, self.data.names, n_uploads, int(measured[-1]["n_rounds"])):
+            yield note
 
     def last_metrics(self) -> dict[str, float] | None:
         """Return the numbers of the last evaluation, None if there is none; NaN without test samples."""

@@ -12,6 +12,7 @@ from verfedsv.errors import InputError
 from verfedsv.federation import SynchronousSchedule
 from verfedsv.federation.optimizers import OPTIMIZERS
 from verfedsv.federation.roster import Roster
+from verfedsv.head_layers import describe_layers, mlp_layers
 from verfedsv.runs.config import Config, TrainingSection
 from verfedsv.texts import count
 from verfedsv.transcript import Description
@@ -107,6 +108,8 @@ def agreed_step(config: Config) -> dict[str, str | float]:
     step: dict[str, str | float] = {"kind": kind, "rate": section.rate, "decay": section.decay}
     if section.optimizer == "momentum":
         step["momentum"] = section.momentum
+    if config.model.head == "mlp":
+        step |= {"optimizer of the head": config.head.optimizer, "rate of the head": config.head.rate}
     if rates := {client.name: client.rate for client in config.client if client.rate is not None}:
         step["rates of clients"] = json.dumps(rates, ensure_ascii=False)
     if section.class_weights is not None:
@@ -131,6 +134,7 @@ def agreed_by(config: Config, clients: Sequence[str], n_train: int) -> dict[str,
 
 def contradictions(config: Config, about: Description) -> Iterator[str]:
     """Yield how a configuration contradicts a transcript, as far as both state it: 'n_planned is 1 and not 2'."""
+    yield from _other_head(config, about)
     own = {"mode": config.training.mode, **agreed_by(config, about.clients, about.n_samples)}
     for name in ("mode", "step", "n_planned", "intercept"):
         if getattr(about, name) not in (None, own[name]):
@@ -146,7 +150,6 @@ def contradictions(config: Config, about: Description) -> Iterator[str]:
     loss = config.used_loss
     if loss not in ("auto", about.loss):
         yield f"loss is {loss} and not {about.loss}"
-    yield from _other_head(config, about)
 
 
 def _other_head(config: Config, about: Description) -> Iterator[str]:
@@ -154,18 +157,19 @@ def _other_head(config: Config, about: Description) -> Iterator[str]:
     head, section = about.head, config.model
     if (section.head == "sum") != (head.kind == "sum"):
         yield f"head is {section.head} and not {'sum' if head.kind == 'sum' else 'mlp'}"
-    if section.head == "sum" or head.layers is None:
+    if section.head == "sum" or head.kind == "sum":
         return
+    # Those that join later, too, and without the holder of the labels, if that uploads nothing.
+    members = {*about.clients, *(client.name for client in config.client if client.joins_after)}
+    if odd := members ^ {*head.clients}:
+        yield f"client {min(odd)!r} is known to only one of the configuration and the head"
     own = {client.name: client.width for client in config.client}
     widths = [own.get(name) or section.width for name in head.clients]
-    layers = [layer for _, layer in head.layers[1]] if head.layers[0] == "Sequential" else [head.layers]
-    recorded = {
-        "width": [*head.widths],
-        "hidden": [layer[2] for layer in layers if layer[0] == "Linear"][:-1],
-        "activation": sorted({layer[0].lower() for layer in layers} - {"linear"}),
-    }
-    activations = [config.head.activation] if config.head.hidden else []
-    stated = {"width": widths, "hidden": [*config.head.hidden], "activation": activations}
-    for name, found in recorded.items():
-        if found != stated[name]:
-            yield f"{name} of the head is {stated[name]} and not {found}"
+    if widths != [*head.widths]:
+        yield f"width of the head is {widths} and not {[*head.widths]}"
+    if head.layers is None:
+        yield "head is mlp and not a function of another kind, of which no layers are recorded"
+    elif about.n_classes is not None:  # as in all trainings with a loss of this package
+        layers = mlp_layers(sum(widths), config.head.hidden, about.n_classes, config.head.activation)
+        if head.layers != layers:
+            yield f"head is {describe_layers(layers)} and not {describe_layers(head.layers)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,11 @@ import numpy as np
 
 from verfedsv.errors import InputError
 from verfedsv.federation.evaluation import MEASURES, PARTS
-from verfedsv.files import naming, write_whole
+from verfedsv.files import naming, opening, write_whole
 from verfedsv.untrusted import read_json
+
+MOST_BYTES = 1 << 28
+"""Limit of the size of metrics.jsonl."""
 
 MEMBERS_SINCE = "members_since"
 """The first round of those with the same members as at an evaluation; only where clients join, leave or miss rounds."""
@@ -80,15 +83,31 @@ def sync_metrics(path: Path) -> None:
 def cut_metrics(path: Path, n_rounds: int) -> None:
     """Remove measurements of later rounds, which will be repeated."""
     if path.exists():
-        lines = [(line, _figures(line)) for line in path.read_bytes().splitlines()]
-        kept = [line for line, figures in lines if figures is not None and figures["n_rounds"] <= n_rounds]
+        kept = [line for line, figures in _lines(path) if figures["n_rounds"] <= n_rounds]
         write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Return all measurements, NaN for missing figures; lines that cannot be read are skipped."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    return [figures for line in lines if (figures := _figures(line)) is not None]
+    """Return all measurements, NaN for missing figures; lines that cannot be read are skipped.
+
+    Raises InputError if the file has more than 256 MiB, which are half a million evaluations or more.
+    """
+    return [figures for _, figures in _lines(path)] if path.exists() else []
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, float]]]:
+    """Yield the lines of measurements, without their ends, and the figures in them."""
+    try:
+        with opening(path) as (file, size):
+            if size > MOST_BYTES:
+                raise InputError(f"{path} is too large: it has {size:,} bytes, and at most {MOST_BYTES:,} are read")
+            # One by one: a list of all lines takes many times the size of a file of short ones.
+            for line in file:
+                plain = line.rstrip(b"\r\n")
+                if (figures := _figures(plain)) is not None:
+                    yield plain, figures
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _figures(line: bytes) -> dict[str, float] | None:

@@ -9,6 +9,7 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, how_to_install
 from verfedsv.federation import Rate
 from verfedsv.federation.heads import Head, SumHead
+from verfedsv.head_layers import mlp_layers
 from verfedsv.losses import get_loss
 from verfedsv.runs.config import ClassWeights, Config
 from verfedsv.texts import shortened
@@ -49,7 +50,7 @@ def build_head(config: Config, data: VerticalData) -> Head | None:
     if section.head == "sum":
         return None
     try:
-        from verfedsv.federation.torch_heads import TorchHead, mlp_layers
+        from verfedsv.federation.torch_heads import TorchHead
     except ImportError:
         raise InputError(f'head = "mlp" in [model] needs PyTorch: {how_to_install("torch")}') from None
     own = {client.name: client.width for client in config.client}

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from verfedsv.data.rows import align_rows, read_rows
+from verfedsv.arrays import PART_BYTES
+from verfedsv.data.libsvm import is_libsvm
+from verfedsv.data.rows import NewRows, align_rows, check_sizes, read_libsvm_rows, read_rows
+from verfedsv.data.vertical import ClientData
 from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import SERVER, client_file, path_of_round
 from verfedsv.federation.client_models import ClientModel
@@ -27,6 +32,9 @@ from verfedsv.texts import spreadsheet_text
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 """The column of predictions, and how the names of the columns of probabilities begin."""
+
+ROW = "row"
+"""The column of the numbers of rows, where files have no ids."""
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -78,12 +86,13 @@ class PredictedRows:
         return pa.table(columns)
 
     def to_csv(self) -> bytes:
-        """Return the table as CSV in UTF-8; numbers have all their digits.
+        """Return the table as CSV in UTF-8; numbers have all their digits, and text is quoted.
 
         Ids and names that look like formulas are made harmless for spreadsheets; Parquet has them as they are.
         """
         sink, table = io.StringIO(), self.to_table()
-        writer = csv.writer(sink, lineterminator="\n")
+        # As in payouts: where semicolons separate cells, one in a text would begin another cell.
+        writer = csv.writer(sink, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(map(_as_cell, table.column_names))
         writer.writerows(zip(*(map(_as_cell, column.to_pylist()) for column in table.columns), strict=True))
         return sink.getvalue().encode()
@@ -117,24 +126,35 @@ def predict(
     """Return predictions for all rows in new files of some clients of a finished run, matched by id.
 
     For a client without a file, and for rows that its file does not have, its mean embedding of the training samples
-    counts. Ids are in `id_column`, by default the column that the run's configuration names for the client.
+    counts. Ids are in `id_column`, by default the column that the run's configuration names for the client. If one file
+    is in LIBSVM format, all files must have the same rows in the same order, and are read without ids.
     """
     folder = run if isinstance(run, RunFolder) else RunFolder(run)
     predictor = read_predictor(folder, "used for predictions")
     if not features:
         raise InputError(f"name the new file of at least one client; the clients are {', '.join(predictor.clients)}")
     models = {name: read_model(folder, predictor, name) for name in features}
-    columns = {name: id_column or _id_column(folder, name) for name in features}
     files = {name: Path(path) for name, path in features.items()}
-    rows = {
-        name: read_rows(name, files[name], columns[name], model.preparation.numeric, model.preparation.text)
-        for name, model in models.items()
-    }
+    numbered = [path for path in files.values() if is_libsvm(path)]
+    if numbered and id_column is not None:
+        raise InputError(f"{numbered[0]}: LIBSVM files have no ids; rows are numbered, without a column of ids (--id)")
+    columns = {name: None if numbered else id_column or _id_column(folder, name) for name in features}
+    rows = {name: _read(files[name], columns[name], model) for name, model in models.items()}
+    if numbered:
+        check_sizes([*rows.values()])
     ids, numbers, ordered = align_rows([*rows.values()])
-    # From here on, the client sides have their rows, and the server's side has the numbers of those rows.
-    clients = [Client.of_new_rows(model, own) for model, own in zip(models.values(), ordered, strict=True)]
-    which = dict(zip(models, numbers, strict=True))
-    predictions = predict_rows(predictor, InProcess(clients), which, len(ids))
+    which, own = dict(zip(models, numbers, strict=True)), dict(zip(models, ordered, strict=True))
+    # A small checkpoint can have a wide layer, so what is held of the rows has a limit, not their number.
+    n_numbers = predictor.n_numbers + sum(model.n_numbers for model in models.values())
+    # Four parts of an evaluation: what malloc maps (32 MiB or more) goes back to the system. Smaller layers fragment
+    # the heap around the scores that are kept, which took 12 GB for 1,500 parts.
+    size = max(1, 4 * PART_BYTES // (8 * n_numbers))
+    predictions = Predictions.joined(
+        [
+            _predict_part(predictor, models, own, which, range(start, min(start + size, len(ids))))
+            for start in range(0, max(1, len(ids)), size)
+        ]
+    )
     sources = [
         Source(name, files[name], len(which[name]), len(ids) - len(which[name]), rows[name].ignored)
         if name in files
@@ -143,7 +163,32 @@ def predict(
     ]
     if all(own.ids.are_stored_as_numbers for own in rows.values()):
         ids = _as_numbers(ids)
-    return PredictedRows(ids, next(iter(columns.values())), predictions, tuple(sources))
+    return PredictedRows(ids, next(iter(columns.values())) or ROW, predictions, tuple(sources))
+
+
+def _read(path: Path, id_column: str | None, model: ClientModel) -> NewRows:
+    columns = model.preparation.numeric, model.preparation.text
+    if is_libsvm(path):
+        return read_libsvm_rows(model.name, path, *columns)
+    return read_rows(model.name, path, id_column, *columns)
+
+
+def _predict_part(
+    predictor: Predictor,
+    models: Mapping[str, ClientModel],
+    own: Mapping[str, ClientData],
+    which: Mapping[str, NDArray[np.intp]],
+    part: range,
+) -> Predictions:
+    """Return predictions for a part of all rows; `own` are those that each client has, and `which` their numbers."""
+    clients, numbers = [], {}
+    for name, model in models.items():
+        first, last = np.searchsorted(which[name], [part.start, part.stop])
+        if first < last:
+            # From here on, the client side has its rows, and the server's side has the numbers of those rows.
+            clients.append(Client.of_new_rows(model, own[name].take(np.arange(first, last))))
+            numbers[name] = which[name][first:last] - part.start
+    return predict_rows(predictor, InProcess(clients), numbers, len(part))
 
 
 def read_predictor(folder: RunFolder, what: str) -> Predictor:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from verfedsv.errors import InputError
-from verfedsv.runs.config import ClientSection, Config, Misfit, ServerSection
+from verfedsv.runs.config import ClientSection, Config, Misfit, ServerSection, UpSection
 from verfedsv.texts import shortened
 
 MOST_BYTES = 1 << 18
@@ -58,7 +58,7 @@ def parse_config(text: str, path: Path) -> Config:
         return Config.model_validate(content)
     except ValidationError as error:
         mistakes = error.errors()
-        lines = [_describe(path, mistake) for mistake in mistakes[:_MOST_MISTAKES]]
+        lines = [_describe(path, mistake, content) for mistake in mistakes[:_MOST_MISTAKES]]
         if len(mistakes) > _MOST_MISTAKES:
             lines.append(f"{path}: and {len(mistakes) - _MOST_MISTAKES:,} more mistakes")
         raise InputError("\n".join(lines)) from None
@@ -79,21 +79,31 @@ def resolve(config: Config, folder: Path) -> Config:
         named = {name: folder / path for name in paths if (path := getattr(server, name))}
         named.setdefault("private", output.folder.with_name(f"{output.folder.name}.private"))
         server = server.model_copy(update=named)
-    return config.model_copy(update={"data": data, "client": clients, "output": output, "server": server})
+    up = config.up
+    if up is not None:
+        up = up.model_copy(update={"features": {name: folder / path for name, path in up.features.items()}})
+    parts = {"data": data, "client": clients, "output": output, "server": server, "up": up}
+    return config.model_copy(update=parts)
 
 
-def _describe(path: Path, mistake: Any) -> str:
+def _describe(path: Path, mistake: Any, content: Any) -> str:
     error = mistake.get("ctx", {}).get("error")
     where = (*mistake["loc"], *(error.where if isinstance(error, Misfit) else ()))
-    return f"{path}: {shortened(_name(where), 80)}: {_explain(mistake, where)}"
+    return f"{path}: {shortened(_name(where, content), 80)}: {_explain(mistake, where)}"
 
 
-def _name(where: Place) -> str:
-    """Return a setting's name.
+def _name(where: Place, content: Any) -> str:
+    """Return a setting's name, that of a client by the client's, which must not be taken for the number of its table.
 
-    >>> _name(("training", "rate")), _name(("client", 1, "noise"))
-    ('training.rate', 'client 2.noise')
+    >>> _name(("training", "rate"), {}), _name(("client", 1, "noise"), {"client": [{}, {"name": "client 1"}]})
+    ('training.rate', "client 'client 1'.noise")
+    >>> _name(("client", 1, "name"), {"client": [{}, {"name": " "}]}), _name(("client", 0), {"client": [{}]})
+    ('[[client]] number 2.name', '[[client]] number 1')
     """
+    if len(where) > 1 and where[0] == "client" and isinstance(where[1], int):
+        name = content["client"][where[1]].get("name") if where[2:] != ("name",) else None
+        first = f"client {shortened(name, 40)!r}" if isinstance(name, str) else f"[[client]] number {where[1] + 1}"
+        where = (first, *where[2:])
     return "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in where).removeprefix(".")
 
 
@@ -130,5 +140,5 @@ def _settings_at(where: Place) -> list[str]:
     for part in where:
         if isinstance(part, str):
             kind: Any = model.model_fields[part].annotation
-            model = {"client": ClientSection, "server": ServerSection}.get(part, kind)
+            model = {"client": ClientSection, "server": ServerSection, "up": UpSection}.get(part, kind)
     return list(model.model_fields)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from verfedsv.errors import InputError
+from verfedsv.head_layers import describe_layers
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience
@@ -28,19 +29,10 @@ def describe_agreement(about: Description) -> str:
         "intercept": {True: "yes", False: "no", None: None}[about.intercept],
     }
     if about.head.kind != "sum":
-        stated["head"] = f"a network of the server, {_describe_layers(about.head.layers)}"
+        layers = about.head.layers
+        said = "whose layers are not recorded" if layers is None else describe_layers(layers)
+        stated["head"] = f"a network of the server, {said}"
     return "; ".join(f"{name}: {'not stated' if said is None else said}" for name, said in stated.items())
-
-
-def _describe_layers(layers: list[Any] | None) -> str:
-    """Return layers in words, as torch writes them."""
-    if layers is None:
-        return "whose layers are not recorded"
-    kind, *arguments = layers
-    if kind == "Sequential":
-        return shortened(", ".join(_describe_layers(layer) for _, layer in arguments[0]), 300)
-    numbers = [argument for argument in arguments if type(argument) is int]
-    return f"{kind}({', '.join(map(str, numbers))})" if numbers else str(kind)
 
 
 def find_deviations(

@@ -28,6 +28,7 @@ from verfedsv.settlement.comparisons import (
     check_payouts,
     check_same_run,
     check_sums,
+    compare_attendance,
     compare_exactly,
     compare_files,
     compare_rounds,
@@ -164,10 +165,10 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
     if not found.keys() & stated.content["files"].keys():
         raise InputError(f"none of the files that the statement lists is in {folder}; name its run with --run FOLDER")
     check_same_run(stated, found)
-    # Before the other files: this can name the round and the client of a change, and recognizes another run.
+    # Before the other files: this can name the round and the client of a change, and recognises another run.
     transcript, verified = _verify(folder)
     about = transcript.description
-    _check_transcript(stated, transcript.head, verified, about)
+    yield from _check_transcript(stated, transcript.head, verified, about)
     yield from _say_chain(transcript.head, verified)
     yield from compare_files(stated, found)
     with _as_difference(InputError):
@@ -268,7 +269,7 @@ def _of_extract(extract: Extract, stated: Statement | None, options: _Options) -
         found = extract.verify()
     about, verified = found.description, found.verified
     if stated is not None:
-        _check_transcript(stated, extract.head, verified, about)
+        yield from _check_transcript(stated, extract.head, verified, about)
     yield _chain(extract.head, verified)
     if stated is None:
         yield f"not tied to a statement: pass --statement, or compare the head {extract.head}"
@@ -336,7 +337,7 @@ def _is_within(name: str) -> bool:
     return not Path(name).anchor and ".." not in Path(name).parts
 
 
-def _check_transcript(stated: Statement, head: str, verified: Verified, about: Description) -> None:
+def _check_transcript(stated: Statement, head: str, verified: Verified, about: Description) -> Iterator[Finding]:
     """Raise Difference unless a statement is of this transcript, and says of it what the transcript says."""
     if stated.content["head"] != head:
         signed, found = count(stated.content["n_rounds"], "round"), count(verified.n_rounds, "round")
@@ -347,9 +348,8 @@ def _check_transcript(stated: Statement, head: str, verified: Verified, about: D
     if about.n_planned is not None and not ended_early:
         right["n_planned"] = about.n_planned
     right |= {"clients": [*verified.roster.clients], "n_rounds": verified.n_rounds}
-    if "took_part" in stated.content:  # not in statements of earlier versions
-        right["took_part"] = verified.attendances()
     compare_exactly(stated, right, "the transcript says")
+    yield from compare_attendance(stated, verified.attendances())
 
 
 def _say_agreed(about: Description, config: Config | None, verified: Verified) -> Iterator[Finding]:

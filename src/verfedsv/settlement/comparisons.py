@@ -24,7 +24,7 @@ from verfedsv.settlement.books import describe_books
 from verfedsv.settlement.documents import find_difference
 from verfedsv.settlement.explanation import describe_terms
 from verfedsv.settlement.payouts import first_difference, pay
-from verfedsv.settlement.statement import Statement, fields_of, says_plan
+from verfedsv.settlement.statement import Statement, fields_of, says_attendance, says_plan
 from verfedsv.shapley.semivalues import SHAPLEY
 from verfedsv.texts import count, listed
 from verfedsv.valuation import Valuation
@@ -98,6 +98,16 @@ def compare_exactly(stated: Statement, right: Mapping[str, Any], source: str) ->
     said = {name: stated.content[name] for name in right}
     if (found := find_difference(said, right, stated.clients)) is not None:
         raise Difference(_say_both("the statement", source, *found))
+
+
+def compare_attendance(stated: Statement, present: Mapping[str, str]) -> Iterator[Reservation]:
+    """Raise Difference unless a statement says of all clients in which rounds they took part, as they are `present`.
+
+    If it says nothing, and another version is said to have written it, yield a reservation: early ones did not say it.
+    """
+    found = find_difference({"took_part": stated.content.get("took_part", {})}, {"took_part": present})
+    claim = Claim.of_statement(stated)
+    yield from _judge(claim, found, "took_part" not in stated.content and claim.is_of_another_version)
 
 
 @dataclass(frozen=True)
@@ -182,9 +192,10 @@ class _Numbers:
         rounding, off = ROUNDING * self.size + self.rounding, np.abs(self.stated - self.true)
         if self.error is not None:
             is_equal = off <= rounding
-            is_near = is_equal | (off <= OTHERWISE_COMPUTED * self.size + self.error)
+            is_near = is_equal | (off <= OTHERWISE_COMPUTED * self.size + _known(np.asarray(self.error)))
         else:
-            is_unknown, slack = np.isnan(self.stated) & np.isnan(self.true), 1e3 * rounding
+            # An unknown error is infinite where it is computed, and null where it is written.
+            is_unknown, slack = ~np.isfinite(self.stated) & ~np.isfinite(self.true), 1e3 * rounding
             is_equal = is_unknown | (off <= rounding + OTHERWISE_COMPUTED * self.true)
             is_near = (self.true / 2 - slack <= self.stated) & (self.stated <= 2 * self.true + slack)
             is_near |= is_equal | (claim.is_of_another_version & ~np.isnan(off))
@@ -196,7 +207,7 @@ class _Numbers:
     def _say(self, claim: Claim, index: int) -> str:
         digits = ".2g" if self.error is None else ".6g"
         said, right = (
-            "unknown" if np.isnan(number) else f"{number * self.factor:{digits}}"
+            "unknown" if not np.isfinite(number) else f"{number * self.factor:{digits}}"
             for number in (self.stated[index], self.true[index])
         )
         return f"{self.called(index)}: {claim.who} says {said}, the transcript gives {right}"
@@ -304,7 +315,7 @@ def check_sums(claim: Claim) -> None:
     stated = {name: said[name] for name in right}
     if (found := find_difference(stated, right, said["clients"], rounding=ROUNDING)) is not None:
         raise Difference(_say_both(claim.who, "its values give", *found))
-    books, adds_up = said["books"], said["settings"]["semivalue"] == str(SHAPLEY)
+    books, adds_up = said["books"], said["settings"]["semivalue"] == str(SHAPLEY) and said["error_kind"] != "unknown"
     rest = books["start"] - books["end"] - books["clients"] - books["server"]
     stated, least = books["unaccounted"], ROUNDING * max(abs(books["start"]), abs(books["end"]))
     if adds_up:
@@ -333,7 +344,10 @@ def check_payouts(stated: Statement) -> Iterator[Check]:
         n_rounds, n_planned = stated.content["n_rounds"], stated.content["n_planned"]
         if not says_plan(settlement, n_rounds, n_planned):
             raise Difference(f"the settlement in the statement does not say that {n_planned} rounds were planned")
-        again = pay(settlement.terms, replace(stated.basis, n_planned=settlement.n_planned))
+        if not says_attendance(settlement, stated.content.get("took_part", {})):
+            raise Difference("the settlement in the statement says otherwise who took part when")
+        basis = replace(stated.basis, n_planned=settlement.n_planned, took_part=settlement.took_part)
+        again = pay(settlement.terms, basis)
     except InputError as error:
         raise Difference(f"the settlement in the statement is not valid: {error}") from None
     difference = first_difference(stated.content["settlement"], again)

@@ -103,7 +103,7 @@ def _explain_negative(result: Settlement) -> Iterator[str]:
 def _explain_range(result: Settlement, valuation: Valuation) -> str:
     unknown = [client for client, low in zip(result.clients, result.lowest, strict=True) if low is None]
     if len(unknown) == len(result.clients):
-        known = not np.isnan(result.errors).all()
+        known = np.isfinite(result.errors).any()
         why = "within the errors the values may add up to nothing" if known else "no error is known"
         return f"Ranges are unknown: {why}."
     kind = MEANING[valuation.error_kind] if valuation.completion is None else "estimated"

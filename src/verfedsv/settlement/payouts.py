@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -51,13 +51,13 @@ def settle(
             "settle takes a Valuation and Terms, such as settle(value(run), Terms.of(1000, 'EUR')); received "
             f"{type(valuation).__name__} and {type(terms).__name__}"
         )
-    n_planned = None
+    n_planned, took_part = None, dict[str, str]()
     if run is not None:
         folder = RunFolder(run)
         transcript = folder.open(for_values=False)  # it was valued, by a loss of the user's own if need be
         extent = folder.extent(transcript)
         refuse_running(extent, "settled")
-        transcript.verify(is_growing=True)
+        took_part = transcript.verify(is_growing=True).attendances()
         check_is_of(valuation, transcript)
         refuse_others(folder, transcript, valuation.settings, accepted=accept_settings)
         n_planned = extent.n_planned
@@ -67,14 +67,15 @@ def settle(
             f"{', '.join(others)}; settle the run by its folder, or add accept_settings=True (--accept-settings)"
         )
     refuse_rejected(valuation, "settled", accepted=even_if_the_loss_rose)
-    return pay(terms, Basis.of(valuation, n_planned))
+    return pay(terms, Basis.of(valuation, n_planned, took_part))
 
 
 @dataclass(frozen=True)
 class Basis:
     """What payouts are computed from: the numbers of a valuation, its transcript, and its plan.
 
-    `n_planned` is the number of planned rounds (None if unknown).
+    `n_planned` is the number of planned rounds (None if unknown), `took_part` in which rounds clients took part that
+    missed any.
     """
 
     clients: tuple[str, ...]
@@ -86,9 +87,12 @@ class Basis:
     head: str
     n_rounds: int
     n_planned: int | None = None
+    took_part: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, valuation: Valuation, n_planned: int | None = None) -> Basis:
+    def of(
+        cls, valuation: Valuation, n_planned: int | None = None, took_part: Mapping[str, str] | None = None
+    ) -> Basis:
         return cls(
             valuation.clients,
             tuple(valuation.values.tolist()),
@@ -99,6 +103,7 @@ class Basis:
             valuation.head,
             valuation.n_rounds,
             n_planned,
+            took_part or {},
         )
 
 
@@ -106,7 +111,7 @@ def check_settlement(settlement: Settlement, valuation: Valuation) -> None:
     """Raise InputError unless a settlement is exactly what its terms give for a valuation."""
     if settlement.head != valuation.head:
         raise InputError("the settlement is of another transcript, or the run has grown since; settle this run")
-    again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned))
+    again = pay(settlement.terms, Basis.of(valuation, settlement.n_planned, settlement.took_part))
     if settlement.values != again.values:
         raise InputError("the settlement is of another valuation of this run; settle it again")
     difference = first_difference(settlement.to_fields(), again)
@@ -168,6 +173,7 @@ def pay(terms: Terms, basis: Basis) -> Settlement:
         head=basis.head,
         n_rounds=basis.n_rounds,
         n_planned=basis.n_planned,
+        took_part=basis.took_part,
     )
 
 

@@ -7,13 +7,13 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
 from verfedsv.errors import InputError
 from verfedsv.settlement.books import describe_books
@@ -57,6 +57,7 @@ class SettlementContent(ClientsContent):
     head: str
     n_rounds: NonNegativeInt
     n_planned: NonNegativeInt | None
+    took_part: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Settlement:
 
     If the server is paid too, it is the last of the `clients`, by the name in the terms. `lowest` and `highest` are the
     payouts that the errors of the values allow, None where these are unknown. `notes` say what a rule did to a client.
-    The other fields are those of the valuation; `n_planned` is the planned number of rounds, None if it is unknown.
+    The other fields are those of the valuation; `n_planned` is the planned number of rounds, None if it is unknown, and
+    `took_part` says in which rounds clients took part that missed any, as far as the run shows it.
     """
 
     terms: Terms
@@ -80,6 +82,7 @@ class Settlement:
     head: str
     n_rounds: int
     n_planned: int | None = None
+    took_part: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def currency(self) -> Currency:
@@ -124,6 +127,7 @@ class Settlement:
             "head": self.head,
             "n_rounds": self.n_rounds,
             "n_planned": self.n_planned,
+            **({"took_part": dict(self.took_part)} if self.took_part else {}),
         }
 
     def to_json(self) -> str:
@@ -150,7 +154,7 @@ class Settlement:
         writer.writerow(["sum", total, "1.0", "", "", "", code, ""])
         writer.writerow([])
         for name, text in {**self._terms_as_texts(), **(about or {})}.items():
-            writer.writerow([name, spreadsheet_text(text)])
+            writer.writerow([spreadsheet_text(name), spreadsheet_text(text)])
         return BYTE_ORDER_MARK + sink.getvalue()
 
     def _terms_as_texts(self) -> dict[str, str]:
@@ -161,6 +165,7 @@ class Settlement:
             **{name.replace("_", " "): text for name, text in stated.items()},
             "rounds": str(self.n_rounds),
             **planned,
+            **{f"took part: {name}": text for name, text in self.took_part.items()},
             "books": describe_books(self.books),
             "head of the transcript": self.head,
         }
@@ -200,6 +205,7 @@ class Settlement:
             head=content.head,
             n_rounds=content.n_rounds,
             n_planned=content.n_planned,
+            took_part=content.took_part,
         )
 
     def _texts(self, column: Sequence[int | None]) -> list[str | None]:

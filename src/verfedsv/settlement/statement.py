@@ -192,6 +192,8 @@ def make_statement(
         check_settlement(settlement, valuation)
         if not says_plan(settlement, valuation.n_rounds, extent.n_planned):
             raise InputError(f"the settlement does not state that it is of {extent}; settle the run by its folder")
+        if not says_attendance(settlement, present):
+            raise InputError("the settlement says otherwise who took part when; settle the run by its folder")
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -224,6 +226,11 @@ def says_plan(settlement: Settlement, n_rounds: int, n_planned: int | None) -> b
     """Return whether a settlement states the plan of a run, which it need not if all planned rounds were recorded."""
     is_unfinished = n_planned is not None and n_rounds < n_planned
     return settlement.n_planned == n_planned or (settlement.n_planned is None and not is_unfinished)
+
+
+def says_attendance(settlement: Settlement, present: Mapping[str, str]) -> bool:
+    """Return whether a settlement says who took part when as the run does, or nothing, as those of a valuation do."""
+    return settlement.took_part in (present, {})
 
 
 def fields_of(valuation: Valuation) -> dict[str, Any]:

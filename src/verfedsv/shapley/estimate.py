@@ -13,15 +13,24 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.compiled import compiled
 from verfedsv.shapley.confidence import radius_of_sum
 
-ErrorKind = Literal["certified", "certified but for rounding", "confidence"]
-"""Whether errors are proven, proven except for the rounding of a user's loss, or bounds of 99.9 % confidence."""
+ErrorKind = Literal["certified", "certified but for rounding", "confidence", "confidence on an assumption", "unknown"]
+"""Whether errors are proven, proven except for the rounding of a user's loss, bounds of 99.9 % confidence, such bounds
+on the assumption that no draw is much further off than those that were seen, or unknown (and then infinite)."""
 
 MEANING: Mapping[ErrorKind, str] = {
     "certified": "proven",
     "certified but for rounding": "proven but for the rounding of the loss",
     "confidence": "with 99.9 % confidence",
+    "confidence on an assumption": "with 99.9 % confidence, assuming that no draw is far outside those seen",
+    "unknown": "unknown",
 }
 """What people are told about each kind."""
+
+
+def is_confidence(kind: ErrorKind) -> bool:
+    """Return whether errors of this kind are of draws."""
+    return kind.startswith("confidence")
+
 
 _PER_PLAYER = "values", "errors", "variance", "largest"
 
@@ -118,7 +127,7 @@ class Estimate:
     @property
     def is_sampled(self) -> bool:
         """Whether some errors average out over samples and rounds."""
-        return self.kind == "confidence" and bool(self.largest.any())
+        return is_confidence(self.kind) and bool(self.largest.any())
 
     def divided(self, n: float) -> Estimate:
         """Return the estimate of the values divided by n."""

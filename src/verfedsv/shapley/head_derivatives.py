@@ -48,8 +48,16 @@ def sum_third_order(game: HeadGame) -> Floats:
         def f(x: torch.Tensor, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
             return losses(game.head.call({**fixed, **parameters}, x), labels).sum()
 
-        with _FORWARD, one_thread():
-            values = _values(f, centre, (after - before, steps), torch.from_numpy(game.columns), game.n_players)
+        try:
+            with _FORWARD, one_thread():
+                values = _values(f, centre, (after - before, steps), torch.from_numpy(game.columns), game.n_players)
+        except RuntimeError as error:  # NotImplementedError, too, of layers without such derivatives
+            if "can't allocate memory" in str(error):
+                raise MemoryError("the derivatives of the head need more memory than there is") from None
+            why = str(error).partition("\n")[0][:200]
+            raise InputError(
+                f"torch has no third derivatives of this head ({why}); use method 'auto', 'exact' or 'permutation'"
+            ) from None
         first, last = game.ends(samples)
         return np.append(values, (first - last).sum())
 

@@ -6,26 +6,32 @@ values, the mean of the first-order values of all samples is corrected (a contro
 sample is not enough, every sample is drawn, and first-order values are not needed.
 
 Clients choose their embeddings, so first-order values may be anything, and few samples may have values that are far
-from them. Samples are therefore drawn with a probability that grows with their first-order values, with how far the
-losses of a few coalitions are apart, two of them random, and with the change of each client, so that no sample weighs
-much more than others in what is drawn. Bounds need to know how far a single draw can be off, and of a head nothing is
-known: that is taken to be `SAFETY` times the largest difference between two draws of all that were made, or the largest
-first-order value or distance between losses, if one is more.
+from them. Bounds need to know how far a single draw can be off. Where the layers of the head are known, that is proven:
+no draw is further from 0 than what the player can change the loss of that sample by (`HeadGame.reach`), and samples are
+drawn with a probability that grows with that. Of other heads nothing is known. Samples are then drawn with a
+probability that grows with their first-order values, with how far the losses of a few coalitions are apart, two of them
+random, and with the change of each client; and a draw is taken to be off by `SAFETY` times the largest difference
+between two draws of all that were made, or by the largest first-order value or distance between losses, if one is more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.arrays import Array, Floats
 from verfedsv.shapley.confidence import radius_of_sum
-from verfedsv.shapley.estimate import Estimate
+from verfedsv.shapley.estimate import ErrorKind, Estimate
+from verfedsv.shapley.exact import MAX_CLIENTS
 from verfedsv.shapley.head_game import BLOCK_SAMPLES, HeadGame
 from verfedsv.shapley.permutation import SAFETY
-from verfedsv.shapley.plan import Allowance
+from verfedsv.shapley.plan import PER_LARGEST, Allowance
+
+if TYPE_CHECKING:
+    from verfedsv.shapley.head_reach import Reach
 
 _FIRST_ORDER = 6
 """Evaluations of the head that first-order values and ranges take: before and after the round, in its middle one with a
@@ -43,19 +49,27 @@ class FirstOrder:
     """First-order values of each sample, (players, samples), and its utility, (samples,), to which they add up.
 
     `ranges`, (samples,), are the largest differences between the losses of four coalitions: nobody, all players, and a
-    random one, other for each sample, with its complement.
+    random one, other for each sample, with its complement. `reach` contains what
+    each player adds to any coalition; None if that is not known.
     """
 
     values: Floats
     utilities: Floats
     ranges: Floats
+    reach: Reach | None = None
 
     @classmethod
     def of(cls, game: HeadGame, key: tuple[int, ...]) -> FirstOrder:
         """Return those of all samples; `key` seeds the coalitions."""
         parts = list(game.map_samples(lambda part, index: cls.of_some(game, part, (*key, index))))
         values = np.concatenate([part.values for part in parts], axis=1)
-        return cls(values, *(np.concatenate([getattr(part, n) for part in parts]) for n in ("utilities", "ranges")))
+        utilities, ranges = (np.concatenate([getattr(part, n) for part in parts]) for n in ("utilities", "ranges"))
+        return cls(values, utilities, ranges, game.reach)
+
+    def part(self, samples: NDArray[np.intp]) -> FirstOrder:
+        """Return those of some samples."""
+        reach = None if self.reach is None else self.reach.part(samples)
+        return FirstOrder(self.values[:, samples], self.utilities[samples], self.ranges[samples], reach)
 
     @classmethod
     def of_some(cls, game: HeadGame, samples: Array, key: tuple[int, ...]) -> FirstOrder:
@@ -90,24 +104,58 @@ class FirstOrder:
     def chances(self, game: HeadGame) -> Floats:
         """Return how likely each sample is to be drawn, relative to all being alike, (samples,); their mean is 1.
 
-        Half of the draws are of any sample. The others are in equal parts by the size of first-order values, by the
-        ranges of losses, and by the change of each client's embeddings. So no first-order value weighs more than six
-        times the mean of all, and a sample that is moved far is found, however few there are.
+        Half of the draws are of any sample. The others are by how far draws of clients may be from first-order values,
+        so that none weighs more than twice the mean of that. If it is not known, they are in equal parts by the size of
+        first-order values, by the ranges of losses, and by the change of each client's embeddings. So no first-order
+        value weighs more than six times the mean of all, and a sample that is moved far is found, however few there
+        are.
         """
+        if self.reach is not None:
+            return np.asarray(0.5 + 0.5 * _relative(self.reach.distances(self.values)[: game.n_clients].max(axis=0)))
         change = np.abs(game.current - game.previous)
         moves = [_relative(change[:, game.columns == client].max(axis=1)) for client in range(game.n_clients)]
         parts = [_relative(np.abs(self.values).max(axis=0)), _relative(self.ranges), np.mean(moves, axis=0)]
         return np.asarray(0.5 + 0.5 * np.mean(parts, axis=0))
 
     def largest(self, chances: Floats) -> Floats:
-        """Return how far a draw of any sample is taken to be from its first-order value, (players,).
+        """Return how far a draw of any sample is at most from its expectation over samples, (players,).
 
-        That is the largest first-order value of all samples: at a kink, the derivative may change by as much as it is
-        elsewhere. Of a piecewise linear head, few samples meet a kink, and the few that are drawn may miss them all. Or
-        it is the largest range, if that is more: what a player adds is a difference between two losses.
+        Where nothing proves that, it is taken to be the largest first-order value of all samples: at a kink, the
+        derivative may change by as much as it is elsewhere. Of a piecewise linear head, few samples meet a kink, and
+        the few that are drawn may miss them all. Or it is the largest range, if that is more: what a player adds is a
+        difference between two losses.
         """
+        if self.reach is not None:
+            distances = self.reach.distances(self.values)
+            return np.asarray((distances / chances).max(axis=1) + distances.mean(axis=1))
         by_order = (np.abs(self.values) / chances).max(axis=1)
         return np.asarray(np.maximum(by_order, (self.ranges / chances).max()))
+
+    def largest_of_one(self) -> Floats:
+        """Return how far the mean of two draws of a sample is at most from its value, (players,); 0 if unknown."""
+        return np.zeros(len(self.values)) if self.reach is None else self.reach.widths().max(axis=1)
+
+    def hardest(self, n_players: int, n_clients: int, allowed: Allowance) -> NDArray[np.intp]:
+        """Return the samples to enumerate: draws of the others then take least time for what their bound needs.
+
+        Samples that a client can change by far more than others are few, or it could not be said of them. They are
+        found without a draw.
+        """
+        n_samples, most = len(self.utilities), allowed.largest or allowed.sampled / PER_LARGEST
+        if self.reach is None or n_players > MAX_CLIENTS or most == 0:
+            return np.arange(0)
+        sizes = self.reach.distances(self.values)[:n_clients].max(axis=0)
+        widths = self.reach.widths()[:n_clients].max(axis=0)
+        order = np.argsort(-np.maximum(sizes, widths), kind="stable")
+        # Of the samples that remain if the first 0, 1, ... are enumerated: sum, largest width and number.
+        total, widest = (
+            of(each[order][::-1])[::-1] for of, each in ((np.cumsum, sizes), (np.maximum.accumulate, widths))
+        )
+        n_left = np.arange(n_samples, 0, -1)
+        # `largest` is at most three times the mean distance, `largest_of_one` the largest width.
+        n_pairs = np.minimum(3 * total / n_samples, np.maximum(widest * n_left / n_samples, n_left * most)) / most
+        costs = 2.0**n_players * np.arange(n_samples) + 4 * n_players * n_pairs  # a pair walks twice there and back
+        return np.asarray(order[: int(np.argmin(costs)) if costs.min() < 2.0**n_players * n_samples else n_samples])
 
 
 def _relative(sizes: Floats) -> Floats:
@@ -159,9 +207,15 @@ class Draws:
     per_sample: int = 0
 
     @classmethod
-    def plan(cls, game: HeadGame, allowed: Allowance, max_permutations: int, key: tuple[int, ...]) -> Draws:
+    def plan(
+        cls,
+        game: HeadGame,
+        first_order: FirstOrder,
+        allowed: Allowance,
+        max_permutations: int,
+        key: tuple[int, ...],
+    ) -> Draws:
         """Return the fewest draws expected to keep the allowed errors, by a pilot whose draws are not used again."""
-        first_order = FirstOrder.of(game, (*key, 0))
         n_samples, most, chances = game.n_samples, max(1, max_permutations // 4), first_order.chances(game)
         rng, clients = np.random.default_rng((*key, 1)), slice(game.n_clients)
         few = _choose(rng, chances, _PILOT)
@@ -169,12 +223,21 @@ class Draws:
         of_one = np.stack([draw(game, few, rng)[clients] for _ in range(2)], axis=1)
         weights = 1 / chances[few]
         differences = (of_one - first_order.values[clients, np.newaxis, few]) * weights
-        half, least = _half(rng.permuted(differences, axis=2)), first_order.largest(chances)[clients]
-        n_pairs = _needed(half, np.ones(_PILOT), least, allowed, n_samples * most)
+        half, half_of_one = _half(rng.permuted(differences, axis=2)), _half(of_one)
+        of_some, of_all = first_order.largest(chances)[clients], first_order.largest_of_one()[clients]
+        if first_order.reach is None:
+            # More draws will have a larger maximum than those of the pilot: twice that, say.
+            of_some, of_all = (
+                np.maximum(2 * 2 * SAFETY * np.abs(own).max(axis=1), least)
+                for own, least in ((half, of_some), (half_of_one, of_all))
+            )
+        n_pairs = _needed(half, np.ones(_PILOT), of_some, allowed, n_samples * most)
         if 2 * n_pairs <= n_samples:
             return cls(first_order, chances, n_pairs=n_pairs)
-        per_sample = -(-_needed(_half(of_one), weights, np.zeros(1), allowed, n_samples * most) // n_samples)
-        return cls(first_order, chances, per_sample=min(per_sample, most))
+        per_sample = min(most, -(-_needed(half_of_one, weights, of_all, allowed, n_samples * most) // n_samples))
+        if first_order.reach is not None and n_pairs < per_sample * n_samples:
+            return cls(first_order, chances, n_pairs=n_pairs)
+        return cls(first_order, chances, per_sample=per_sample)
 
     def n_evaluations(self, n_players: int) -> int:
         """Return how often the head is evaluated, first-order values included."""
@@ -186,7 +249,13 @@ class Draws:
         """Return the values, without rounding errors; `key` seeds the draws."""
         found = self._of_some(game, key) if self.n_pairs else self._of_all(game, key)
         utility = np.asarray(self.first_order.utilities.mean())
-        return replace(found, utility=utility, n_evaluations=self.n_evaluations(game.n_players))
+        kind: ErrorKind = "confidence" if self.is_proven else "confidence on an assumption"
+        return replace(found, utility=utility, kind=kind, n_evaluations=self.n_evaluations(game.n_players))
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it is known how far a draw can be off."""
+        return self.first_order.reach is not None
 
     def _of_some(self, game: HeadGame, key: tuple[int, ...]) -> Estimate:
         """Return first-order values, with what draws of random samples, one in each, differ from them on average."""
@@ -199,7 +268,9 @@ class Draws:
 
         parts = game.map_samples(of_block, size=BLOCK_SAMPLES // 2, samples=np.arange(self.n_pairs))
         found = Estimate.sum(parts)
-        largest = np.maximum(found.largest, self.first_order.largest(self.chances))
+        largest = self.first_order.largest(self.chances)
+        if not self.is_proven:
+            largest = np.maximum(found.largest, largest)
         found = replace(found, largest=largest).divided(self.n_pairs)
         return replace(found, values=self.first_order.values.mean(axis=1) + found.values)
 
@@ -212,9 +283,11 @@ class Draws:
 
         repeated = np.repeat(np.arange(game.n_samples), self.per_sample)
         found = Estimate.sum(game.map_samples(of_block, size=BLOCK_SAMPLES // 2, samples=repeated))
-        # Two draws of the one sample that matters to a player may coincide, but then not for all players.
-        found = replace(found, largest=np.full(game.n_players, found.largest.max()))
-        return found.divided(self.per_sample * game.n_samples)
+        largest = self.first_order.largest_of_one()
+        if not self.is_proven:
+            # Two draws of the one sample that matters to a player may coincide, but then not for all players.
+            largest = np.full(game.n_players, found.largest.max())
+        return replace(found, largest=largest).divided(self.per_sample * game.n_samples)
 
 
 def _choose(rng: np.random.Generator, chances: Floats, n: int) -> NDArray[np.intp]:
@@ -245,14 +318,12 @@ def _estimate(copies: Floats) -> Estimate:
     )
 
 
-def _needed(half: Floats, weights: Floats, least: Floats, allowed: Allowance, most: int) -> int:
+def _needed(half: Floats, weights: Floats, largest: Floats, allowed: Allowance, most: int) -> int:
     """Return the least number of terms, at most `most`, whose mean is expected to keep the allowed errors.
 
     A term is the mean of two draws; `half` are half of the differences of some of these, (clients, terms), which stand
-    for others by `weights`, (terms,). How far a term can be off is taken to be `least` or more, (clients,).
+    for others by `weights`, (terms,). A term is at most `largest` from its expectation, (clients,).
     """
-    # More draws will have a larger maximum than those of the pilot: twice that, say.
-    largest = np.maximum(2 * 2 * SAFETY * np.abs(half).max(axis=1), least)
     variance = (np.square(half) * weights).mean(axis=1)
 
     def is_enough(n: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.exact import MAX_CLIENTS, Exact
-from verfedsv.shapley.head_draws import Draws, guess_values
+from verfedsv.shapley.head_draws import Draws, FirstOrder, guess_values
 from verfedsv.shapley.head_game import HeadGame
 from verfedsv.shapley.permutation import Permutation
 from verfedsv.shapley.plan import Allowance, Estimator, Plan
@@ -62,10 +62,22 @@ class HeadAuto(Estimator[HeadGame]):
             return Exact().estimate(game, plan, call)
         if allowed.sampled == 0:
             allowed = allowed._replace(sampled=allowed.certified, largest=0.0)
-        draws = Draws.plan(game, allowed, plan.n_permutations, (*_key(game, plan, call), 1))
-        if draws.n_evaluations(game.n_players) >= n_coalitions * game.n_samples and game.n_players <= MAX_CLIENTS:
+        key = _key(game, plan, call)
+        first_order = FirstOrder.of(game, (*key, 1, 0))
+        hard = first_order.hardest(game.n_players, game.n_clients, allowed)
+        easy = np.setdiff1d(np.arange(game.n_samples), hard)
+        if len(easy) == 0:
             return Exact().estimate(game, plan, call)
-        found = draws.carry_out(game, (*_key(game, plan, call), 2))
+        rest, times = game.part(easy), game.n_samples / len(easy)
+        draws = Draws.plan(rest, first_order.part(easy), allowed.times(times), plan.n_permutations, (*key, 1, 1))
+        n_evaluations = draws.n_evaluations(game.n_players) + n_coalitions * len(hard)
+        if n_evaluations >= n_coalitions * game.n_samples and game.n_players <= MAX_CLIENTS:
+            return Exact().estimate(game, plan, call)
+        found = draws.carry_out(rest, (*key, 2)).divided(times)
+        if len(hard):
+            found = Estimate.sum(
+                [found, Exact().estimate(game.part(hard), plan, call).divided(game.n_samples / len(hard))]
+            )
         return replace(found, errors=game.rounding_errors())
 
 
@@ -97,4 +109,5 @@ class HeadClosedForm(Estimator[HeadGame]):
         errors = np.full(game.n_players, np.inf)
         # Counted as 20 evaluations for each player, which takes about as long.
         n_evaluations = 20 * game.n_players * game.n_samples
-        return Estimate(total[:-1], errors, np.asarray(total[-1]), frozenset(self.parts), n_evaluations=n_evaluations)
+        methods = frozenset(self.parts)
+        return Estimate(total[:-1], errors, np.asarray(total[-1]), methods, "unknown", n_evaluations=n_evaluations)

@@ -6,8 +6,9 @@ current parameters of its head. Players that did not move are left out of coalit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from verfedsv.threads import available_threads, ordered_map, split
 
 if TYPE_CHECKING:
     from verfedsv.heads import Head, HeadMove, HeadState
+    from verfedsv.shapley.head_reach import Reach
 
 Result = TypeVar("Result")
 
@@ -93,7 +95,16 @@ class HeadGame(Game):
         earlier = own.state
         if previous_head is not None:
             state = previous_head.state_dict() if hasattr(previous_head, "state_dict") else previous_head
-            earlier = own.read({name: as_array(f"parameter {name!r}", value) for name, value in dict(state).items()})
+            if not isinstance(state, Mapping):
+                raise InputError(
+                    "previous_head must be the module before the round, or its state_dict(); received "
+                    f"{type(previous_head).__name__}"
+                )
+            earlier = own.read(
+                {name: as_array(f"parameter {name!r}", value) for name, value in state.items()},
+                "the parameters of previous_head are not those of head (pass the same module as it was before the "
+                "round, or its state_dict())",
+            )
         hint = "; leave it out to use all cores"
         return cls(
             np.concatenate(before, axis=1),
@@ -216,7 +227,7 @@ class HeadGame(Game):
         order = np.argpartition(sizes, -min(_ROUNDED, self.n_samples))
         others, large = np.split(order, [-min(_ROUNDED, self.n_samples)])
         chosen = np.append(large, others[:: -(-len(others) // _ROUNDED) or 1])
-        here = replace(self, previous=self.previous[chosen], current=self.current[chosen], labels=self.labels[chosen])
+        here = self.part(chosen)
         one, nobody = np.eye(self.n_players, dtype=bool), np.zeros((1, self.n_players), bool)
         coalitions, everywhere = np.vstack([nobody, ~nobody, one, ~one]), np.arange(len(chosen))
         losses, nudged = (each.losses_of_all(everywhere, coalitions) for each in (here, here._nudged()))
@@ -234,8 +245,21 @@ class HeadGame(Game):
         last = move.current.scaled(lambda shape: _nudges(rng, shape)) if move.is_move else first
         return replace(self, previous=previous, current=current, move=replace(move, previous=first, current=last))
 
-    def width_of_draws(self) -> None:
-        return None
+    def width_of_draws(self) -> Floats | None:
+        return None if self.reach is None else np.asarray(self.reach.widths().mean(axis=1))
+
+    @cached_property
+    def reach(self) -> Reach | None:
+        """What each player adds to any coalition lies in it, for each sample; None if nothing proves that."""
+        from verfedsv.shapley.head_reach import reach_of  # needs torch
+
+        return reach_of(self)
+
+    def part(self, samples: NDArray[np.intp]) -> HeadGame:
+        """Return the game of some samples."""
+        return replace(
+            self, previous=self.previous[samples], current=self.current[samples], labels=self.labels[samples]
+        )
 
     def identical_clients(self) -> list[list[int]]:
         return []  # clients with the same changes may still differ in the head

@@ -13,7 +13,7 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.shapley.blocks import compensated_sum
 from verfedsv.shapley.coalitions import CoalitionSums
 from verfedsv.shapley.confidence import radius_of_mean
-from verfedsv.shapley.estimate import Estimate, keeps
+from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
 from verfedsv.shapley.game import Game
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
@@ -21,7 +21,7 @@ from verfedsv.shapley.semivalues import SHAPLEY, Semivalue
 _BATCH = 256
 
 SAFETY = 2.0
-"""Where nothing bounds the draws, they are taken to stay within this many times the range of those seen."""
+"""Where nothing bounds the draws, they are taken to stay within this many times the largest range of those seen."""
 
 
 class Permutation(Estimator[Game]):
@@ -62,7 +62,8 @@ class Permutation(Estimator[Game]):
             values = origin + sums / n_drawn
             variance = np.maximum(squares - sums**2 / n_drawn, 0) / (n_drawn - 1)
             lowest, highest = np.minimum(lowest, draws.min(axis=0)), np.maximum(highest, draws.max(axis=0))
-            range_of_draws = SAFETY * (highest - lowest) if width is None else width
+            # Of all players: draws may miss what the others add in the few that show what one player adds.
+            range_of_draws = np.full(game.n_players, SAFETY * (highest - lowest).max()) if width is None else width
             errors = radius_of_mean(variance, range_of_draws, n_drawn, look) + rounding
             look += 1
             if plan.tolerance is not None and keeps(plan.tolerance, values[clients], errors[clients]):
@@ -71,7 +72,8 @@ class Permutation(Estimator[Game]):
                 break
         n_evaluations = n_drawn * per_draw * (game.n_players + 1) * game.n_samples
         methods = frozenset(self.parts)
-        return Estimate(values, errors, utility, methods, "confidence", n_evaluations, variance / n_drawn)
+        kind: ErrorKind = "confidence on an assumption" if width is None else "confidence"
+        return Estimate(values, errors, utility, methods, kind, n_evaluations, variance / n_drawn)
 
 
 def default_permutations(n_clients: int) -> int:

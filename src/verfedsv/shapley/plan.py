@@ -43,6 +43,12 @@ class Allowance(NamedTuple):
         """Return what a round is allowed; half of `sampled` is for the largest draw."""
         return cls(certified, sampled / 2, sampled / 2 / PER_LARGEST, ENUMERATION_LIMIT)
 
+    def times(self, factor: float) -> Allowance:
+        """Return errors that are allowed to be so many times as large."""
+        return self._replace(
+            certified=self.certified * factor, sampled=self.sampled * factor, largest=self.largest * factor
+        )
+
     def of_part(self, n_part: int, n_all: int, n_mean: int) -> Allowance:
         """Return what `n_part` of `n_all` samples are allowed, for means over `n_mean` samples."""
         part = n_part / n_mean

@@ -18,10 +18,13 @@ class ShapleyResult:
 
     `values`, (clients,), are in units of the loss: how much of the round's decrease each client is credited with.
     `errors`, (clients,), bound their distance from the true values: proven if `error_kind` is "certified", and with
-    99.9 % confidence, for all clients together, if it is "confidence"; "certified but for rounding" if a user's loss
-    does not bound its rounding. `standard_errors` are None unless something was sampled. `method` is "exact",
+    99.9 % confidence, for all clients together, if it is "confidence"; "confidence on an assumption" if that holds only
+    where no draw is far outside those that were seen, which is not proven; "certified but for rounding" if a user's
+    loss does not bound its rounding. They are infinite if it is "unknown", as for "closed-form" under a head.
+    `standard_errors` are None unless something was sampled. `method` is "exact",
     "permutation", "closed-form", or, for "auto", those that took part. `n_evaluations` counts evaluations of the loss
-    on all samples. `tolerance_met` is None if there was no tolerance. `server_value` is the value of the server, which
+    on all samples. `tolerance_met` says whether `errors` keep the
+    tolerance, and is as reliable as they are; None if there was none. `server_value` is the value of the server, which
     is not in `values` and `shares`, and 0 if its offset did not change. Shapley values and `server_value` add up to the
     decrease of the loss in the round. The arrays are read-only.
     """
@@ -56,7 +59,9 @@ class ShapleyResult:
             self.semivalue,
             self.method,
             describe_totals(self.semivalue, float(self.values.sum()), self.server_value),
-            f"errors up to {self.errors.max():.2g} ({self.error_kind})",
+            "errors unknown"
+            if self.error_kind == "unknown"
+            else f"errors up to {self.errors.max():.2g} ({self.error_kind})",
         ]
         if self.tolerance_met is False:
             parts.append("tolerance not met")

@@ -13,7 +13,7 @@ from verfedsv.arguments import as_positive, as_progress, as_whole
 from verfedsv.arrays import Floats
 from verfedsv.errors import InputError, ToleranceWarning, warn
 from verfedsv.losses import Loss
-from verfedsv.shapley.estimate import ErrorKind, Estimate, keeps
+from verfedsv.shapley.estimate import ErrorKind, Estimate, is_confidence, keeps
 from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.head_game import HeadGame
@@ -62,7 +62,8 @@ def shapley_values(
         head: how embeddings become what the loss takes: "sum", or a torch module, as it was after the round, that takes
             the embeddings of all clients concatenated, (samples, width), and gives (samples, classes) or (samples,). It
             is evaluated on a copy in float64, in evaluation mode. The closed form then states no error, and "auto"
-            enumerates or samples.
+            enumerates or samples. Errors of draws are proven for heads of common layers (torch.nn.Linear, ReLU, Tanh,
+            GELU, ...), and for others rest on an assumption, which `error_kind` says.
         previous_head: the module before the round, or its `state_dict`, if the server changed its parameters. The
             server is then one more player, as with `previous_offset`.
         semivalue: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or `Beta(a, b)`. Only Shapley's has a
@@ -184,7 +185,7 @@ def _value(game: RoundGame | HeadGame, plan: Plan, tolerance: float) -> ShapleyR
         "+".join(sorted(found.methods)),
         str(plan.semivalue),
         -(-found.n_evaluations // game.n_samples),
-        np.sqrt(found.variance[0, clients]) if found.kind == "confidence" else None,
+        np.sqrt(found.variance[0, clients]) if is_confidence(found.kind) else None,
         None
         if plan.tolerance is None
         else keeps(plan.tolerance, values, errors_of_clients)
@@ -206,7 +207,7 @@ def describe_remaining_error(
     values: Floats, errors: Floats, error_kind: ErrorKind, tolerance: float, n_permutations: int
 ) -> str:
     """Return the text of a ToleranceWarning."""
-    more = f"more than n_permutations={n_permutations:,} or " if error_kind == "confidence" else ""
+    more = f"more than n_permutations={n_permutations:,} or " if is_confidence(error_kind) else ""
     return (
         f"errors are up to {errors.max():.2g} and the largest value is {np.abs(values).max():.2g}, "
         f"which does not keep the tolerance of {tolerance:g}; allow {more}a larger tolerance"

@@ -169,6 +169,11 @@ class Chain:
         """The indices of joins and leaves."""
         return np.flatnonzero(np.isin(self._kinds, (Kind.JOIN, Kind.LEAVE)))
 
+    @cached_property
+    def uploads(self) -> NDArray[np.intp]:
+        """The indices of asynchronous uploads."""
+        return np.flatnonzero(self._kinds == Kind.UPLOAD)
+
     def contains(self, head: str) -> bool:
         """Return whether a hash, in hexadecimal, is among the links."""
         try:

@@ -40,6 +40,11 @@ class RecordedHead:
         if not tensors:
             raise InputError("the head has no parameters; pass head='sum', or a head whose state_dict() has some")
         layers = to_layers(head) if self._is_module else None
+        if widths is not None and not isinstance(widths, Mapping):
+            raise InputError(
+                "widths must map each client to the width of its embeddings, such as {'bank': 8}; received "
+                f"{type(widths).__name__}"
+            )
         given = {name: as_whole(f"width of {name!r}", width, at_least=1) for name, width in (widths or {}).items()}
         self.description = Head(
             "parametric",
@@ -66,14 +71,16 @@ class RecordedHead:
         if not widths or not self._is_module:
             return replace(about, clients=(*widths,), widths=(*widths.values(),))
         from verfedsv.heads import Head as Function
-        from verfedsv.heads import export
+        from verfedsv.heads import WidthError, export
 
+        self._checked()
         own, program, width = Function(self._head), None, sum(widths.values())
         try:
             own.check(width, n_classes)
         except InputError as error:
             hint = "; if it is also for clients that join later, pass the widths of all: widths={client: width, ...}"
-            raise InputError(f"{error}{'' if about.clients else hint}") from None
+            is_wider = isinstance(error, WidthError) and not about.clients
+            raise InputError(f"{error}{hint if is_wider else ''}") from None
         if about.layers is not None and not own.agrees_with(from_layers(about.layers), width):
             about = replace(about, architecture=digest_of(self._head), layers=None)  # somebody changed what layers do
         if about.layers is None:
@@ -87,7 +94,17 @@ class RecordedHead:
             else:
                 storage.write(fmt.PROGRAM, content)
                 program = _digest(content)
+                warn(
+                    "the head is not made of common layers, so it is recorded as a program, which may run any code: "
+                    "commands on this run will need --trust-head, and value in Python trust_head=True or head=module",
+                    TranscriptWarning,
+                )
         return replace(about, program=program, clients=(*widths,), widths=(*widths.values(),))
+
+    @property
+    def module(self) -> Any:
+        """The head, if it is a torch module; else None."""
+        return self._head if self._is_module else None
 
     @property
     def _is_module(self) -> bool:
@@ -98,14 +115,8 @@ class RecordedHead:
         """Write the parameters that have no file yet; return the hashes of all, None if the head is a sum."""
         if self._head is None:
             return None
-        tensors = self._read()
-        if (*tensors,) != self.description.parameters:
-            raise InputError("the parameters of the head have other names than when the recorder was created")
         hashes = []
-        for name, content in tensors.items():
-            if content[:128] != self._shapes[name]:
-                raise InputError(f"parameter {name!r} of the head has another type or shape than at the start")
-        for content in tensors.values():
+        for content in self._checked().values():
             digest = _digest(content)
             if digest not in self._written:
                 if not storage.exists(fmt.tensor_file(digest)):
@@ -113,6 +124,16 @@ class RecordedHead:
                 self._written.add(digest)
             hashes.append(bytes.fromhex(digest))
         return tuple(hashes)
+
+    def _checked(self) -> dict[str, bytes]:
+        """Return the content of the file of each parameter; raise InputError if names, types or shapes changed."""
+        tensors = self._read()
+        if (*tensors,) != self.description.parameters:
+            raise InputError("the parameters of the head have other names than when the recorder was created")
+        for name, content in tensors.items():
+            if content[:128] != self._shapes[name]:
+                raise InputError(f"parameter {name!r} of the head has another type or shape than at the start")
+        return tensors
 
     def _read(self) -> dict[str, bytes]:
         """Return the content of the file of each parameter, by name."""

@@ -18,7 +18,7 @@ from verfedsv.errors import InputError
 from verfedsv.loss_checks import encode_checked
 from verfedsv.losses import Loss, get_loss, is_own
 from verfedsv.names import check_names
-from verfedsv.texts import doubtful_classes
+from verfedsv.texts import count, doubtful_classes
 from verfedsv.transcript.meaning import check_fit
 
 _MOST_CLASSES = 1000
@@ -242,7 +242,8 @@ def as_uploads(embeddings: Any, absent: Any, clients: tuple[str, ...]) -> dict[s
         )
     if missing := [name for name in clients if name not in embeddings and name not in away]:
         raise InputError(
-            f"a synchronous round needs the embeddings of every client, and {', '.join(map(repr, missing))} have none; "
+            f"a synchronous round needs the embeddings of every client, and {', '.join(map(repr, missing))} "
+            f"{'has' if len(missing) == 1 else 'have'} none; "
             f"if that is meant, pass absent={missing}, or use update for asynchronous training"
         )
     if not embeddings:
@@ -267,7 +268,7 @@ def as_batches(batch: Any, clients: Sequence[str], n_samples: int) -> tuple[dict
 def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | None = None, advice: str = "") -> Array:
     """Return embeddings as (samples, width), in float32 if they fit without rounding by their type, else in float64.
 
-    `width` None allows any. `advice` ends the message on a wrong shape.
+    `width` None allows any. `advice` ends the message on a wrong width.
     """
     array = as_array(name, values)
     is_shaped = array.ndim in (1, 2) and len(array) == n_samples and array.size > 0
@@ -276,6 +277,8 @@ def as_embeddings(name: str, values: ArrayLike, n_samples: int, width: int | Non
         if width in (None, 1):
             allowed = f"({n_samples},) or {allowed}"
         message = f"{name} must have shape {allowed}, one row per sample; received {array.shape}"
+        if array.ndim in (1, 2) and len(array) != n_samples:
+            advice = f"The batch has {count(n_samples, 'sample')}, and these are {count(len(array), 'row')}"
         raise InputError(f"{message}. {advice}" if advice else message)
     if not is_usable(array):
         wrong = array.ravel()[int(np.argmin(np.abs(array.ravel()) < LARGEST_EMBEDDING))]

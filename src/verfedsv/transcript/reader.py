@@ -135,6 +135,12 @@ class Transcript:
         """The number of time stamps."""
         return len(self._chain.stamps)
 
+    @property
+    def n_uploads_of_rounds(self) -> NDArray[np.intp]:
+        """The number of uploads in each round of an asynchronous training, (rounds,). Nothing is read."""
+        before = np.searchsorted(self._chain.uploads, self._chain.stamps)
+        return np.diff(before, prepend=0)
+
     def contains(self, head: str) -> bool:
         """Return whether this transcript has that `head`, or had it before it grew."""
         return self._chain.contains(head)

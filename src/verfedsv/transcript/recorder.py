@@ -185,6 +185,11 @@ class Recorder:
         return self._n_rounds
 
     @property
+    def own_head(self) -> Any:
+        """The torch module that combines embeddings, if it is not made of common layers; else None."""
+        return self._head.module if self._description.head.layers is None else None
+
+    @property
     def members(self) -> tuple[str, ...]:
         """The clients that take part now, in the order of joining."""
         return tuple(name for name in self._roster.clients if name in self._roster.members)
@@ -260,8 +265,10 @@ class Recorder:
     def update(self, client: str, batch: ArrayLike, embeddings: ArrayLike, *, time: float | None = None) -> None:
         """Record one asynchronous upload. `time` defaults to the clock, in seconds since 1970."""
         if client not in self._roster.members:
-            why = "has left, and must join again" if client in self._roster.clients else "is unknown"
-            raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}")
+            has_left = client in self._roster.clients
+            why = "has left, and must join again" if has_left else "is unknown"
+            how = f"recorder.join({client!r}) adds {'it again' if has_left else 'one'}"
+            raise InputError(f"client {client!r} {why}; the clients are {', '.join(self.members)}, and {how}")
         samples = as_samples("batch", batch, self._description.n_samples)
         array = self._as_embeddings(client, embeddings, len(samples))
         message = RecordMessage(("upload",), (client,), self._now(time), [(samples, array)])
@@ -335,7 +342,8 @@ class Recorder:
         else:
             stated = dict(zip(head.clients, head.widths, strict=True))
             width = stated.get(client, self._roster.widths.get(client))
-            advice = "The head takes that many numbers of this client, as in its earlier uploads"
+            whence = "as stated in widths=, or in the first round" if client in stated else "as in its earlier uploads"
+            advice = f"The head takes that many numbers of this client, {whence}"
         return as_embeddings(f"{client}: embeddings", values, n_samples, width, advice)
 
     def _as_offset(self, offset: ArrayLike, n_samples: int, uploads: Mapping[str, Array]) -> Array:

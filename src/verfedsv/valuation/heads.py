@@ -15,7 +15,7 @@ import torch
 from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.head_layers import digest_of, digest_of_layers, from_layers, to_layers
-from verfedsv.heads import Head, HeadMove, HeadState, load_program
+from verfedsv.heads import Head, HeadMove, HeadState, WidthError, load_program
 from verfedsv.losses import Loss
 from verfedsv.shapley.head_game import HeadGame
 from verfedsv.transcript import Transcript
@@ -89,6 +89,11 @@ def find_head(transcript: Transcript, module: Any = None, *, trust: bool = False
     transcript.description.check_can_be_valued(has_loss=True, has_head=module is not None, trusts_head=trust)
     widths, clients = transcript.widths, transcript.clients
     if module is not None:
+        if not isinstance(module, torch.nn.Module):
+            raise InputError(
+                "head must be the torch module that was recorded, or None to take it from the run; received "
+                f"{module if isinstance(module, str) else type(module).__name__!r}"
+            )
         layers = to_layers(module)
         if about.architecture not in (digest_of(module), layers and digest_of_layers(layers)):
             raise InputError("this head is not the one that was recorded: its layers differ (repr of the module)")
@@ -103,7 +108,7 @@ def find_head(transcript: Transcript, module: Any = None, *, trust: bool = False
     except InputError as error:
         silent = [name for name in clients if name not in widths]
         hint = f"; {', '.join(silent)} never uploaded anything, so the width of their embeddings is unknown"
-        raise InputError(f"{error}{hint if silent else ''}") from None
+        raise InputError(f"{error}{hint if silent and isinstance(error, WidthError) else ''}") from None
     places = [clients.index(name) if name in clients else -1 for name in widths]
     columns = np.repeat(np.array(places, np.intp), list(widths.values()))
     return TrainedHead(function, transcript.head_reader, columns, len(clients))

@@ -59,7 +59,8 @@ class Books(NamedTuple):
     are how much of the decrease their changes account for, over all rounds; negative if they raised the loss.
     `clients_moved` and `server_moved` are the sums of the absolute changes in single rounds: a server that moves back
     and forth changes nothing in the end, yet determines what the changes of others are worth.
-    `unaccounted` is exactly 0 for Shapley values; those of other semivalues do not add up to the decrease of the loss.
+    `unaccounted` is exactly 0 for Shapley values of known error; others, and those of other semivalues, do not add up
+    to the decrease of the loss.
     """
 
     start: float
@@ -104,7 +105,9 @@ class Valuation:
 
     There are two kinds of errors. `estimator_errors` bound the distance to the Shapley values of the rounds: proven if
     `error_kind` is "certified", except for the rounding of a user's loss if it is "certified but for rounding", with
-    99.9 % confidence if it is "confidence". `completion_errors` estimate the effect of embeddings that were never
+    99.9 % confidence if it is "confidence", and if it is "confidence on an assumption" only where no draw is far
+    outside those that were seen; `tolerance_met` is as reliable as they are. They are infinite, in JSON null, if it is
+    "unknown": by the closed form under a head. `completion_errors` estimate the effect of embeddings that were never
     uploaded, from uploads that were held out and from how well uploads determine the rest; 0 where nothing was missing,
     NaN where the effect is unknown. `errors` is their sum. `per_round_errors` are those of the estimator in single
     rounds; where "auto" sampled, they average out over rounds, and `sampled` has what their mean is computed from.
@@ -173,7 +176,7 @@ class Valuation:
         clients, server = self.values.sum() * self.n_rounds, self.server_value * self.n_rounds
         moved = [np.abs(changes).sum() for changes in (self.per_round.sum(axis=1), self.per_round_server)]
         start, end = self.losses[0], self.losses[-1]
-        adds_up = self.settings.semivalue == str(SHAPLEY)
+        adds_up = self.settings.semivalue == str(SHAPLEY) and self.error_kind != "unknown"
         unaccounted = 0.0 if adds_up else start - end - clients - server
         return Books(*map(float, (start, end, clients, server, *moved, unaccounted)))
 
@@ -250,7 +253,9 @@ class Valuation:
             f"{count(self.n_samples, 'sample')}, {self.mode}",
             self.method,
             describe_totals(self.settings.semivalue, books.clients, books.server),
-            f"with errors of up to {self.n_rounds * self.errors.max():.2g}",
+            f"with errors of up to {self.n_rounds * self.errors.max():.2g}"
+            if np.isfinite(self.errors).all()
+            else "with unknown errors",
         ]
         return f"<Valuation: {', '.join(parts)}>"
 

@@ -40,7 +40,7 @@ class RecordedTraining:
         """Return a training with its head: `module`, or what was recorded of it, as in `find_head`."""
         kind = transcript.description.head.kind
         if kind == "sum":
-            if module is not None:
+            if module is not None and not (isinstance(module, str) and module == "sum"):
                 raise InputError("the embeddings of this training are summed: it has no head")
             return cls(transcript, own_loss)
         try:

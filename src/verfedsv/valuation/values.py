@@ -68,7 +68,8 @@ def value(
         executor: any `concurrent.futures.Executor`; by default a thread for each core. The result does not depend on
             it.
         loss: the same loss again, if the training was recorded with one of your own.
-        head: the torch module again, if the training was recorded with a head that is not made of common layers.
+        head: the torch module again, if the training was recorded with a head that is not made of common layers. A
+            `Recorder` has it.
         trust_head: if the head was recorded as a program instead, load that, which may run any code of whoever
             recorded it.
         since: an earlier valuation of this training, which has grown since. In asynchronous training, only the new
@@ -93,7 +94,8 @@ def value(
     """
     begin = time.perf_counter()
     own_loss = None if loss is None else get_loss(loss)
-    training = RecordedTraining.of(_open(run), own_loss, head, trust_head=trust_head)
+    module = run.own_head if head is None and isinstance(run, Recorder) else head
+    training = RecordedTraining.of(_open(run), own_loss, module, trust_head=trust_head)
     agreed = training.transcript.description.valuation
     rows = agreed.rows if rows is None else rows
     chosen = training.select(rows)
@@ -128,7 +130,8 @@ def _warn(result: Valuation, n_permutations: int) -> None:
         )
         warn(remains, ToleranceWarning)
     if not np.isfinite(result.completion_errors).all():
-        remedy = "record more rounds, or try a smaller regularization"
+        is_fixed = result.settings.rank != "auto"
+        remedy = f"{'set rank to auto, ' if is_fixed else ''}record more rounds, or try a smaller regularization"
         warn(f"the error of completion cannot be estimated, because {why_unknown(result)}; {remedy}", CompletionWarning)
 
 

@@ -9,16 +9,17 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from verfedsv.arrays import Floats
+from verfedsv.shapley.estimate import is_confidence
 from verfedsv.texts import count, misleading, printable, quoted
 from verfedsv.valuation.result import Books, Valuation, why_unknown
 
 Weight = Literal["alarm", "doubt", "note"]
 """An alarm forbids settling and signing. A doubt should be resolved before anything is paid. A note informs."""
 
-NumericalError = Literal["proven", "confident", "estimated", "unknown", "unreliable"]
-"""How reliable the errors are: proven (but for the rounding of a user's loss), of 99.9 % confidence, or estimated;
-unknown, if they are for every client; or unreliable, if together they reach the sum of the values. Otherwise, clients
-whose error is unknown are ignored."""
+NumericalError = Literal["proven", "confident", "assumed", "estimated", "unknown", "unreliable"]
+"""How reliable the errors are: proven (but for the rounding of a user's loss), of 99.9 % confidence; the
+same, if no draw is far outside those seen; or estimated. Unknown, if they are for every client; or unreliable, if
+together they reach the sum of the values. Otherwise, clients whose error is unknown are ignored."""
 
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
@@ -170,13 +171,14 @@ def _judge_balance(valuation: Valuation) -> Iterator[Reason]:
 def _judge_errors(valued: Valued) -> Iterator[Reason]:
     """Yield reasons if errors are unknown, reach the sum of the values together, or exceed the largest value."""
     values, errors = np.asarray(valued.values), np.asarray(valued.errors)
-    unknown = [name for name, error in zip(valued.clients, errors, strict=True) if np.isnan(error)]
-    largest, worst = float(np.abs(values).max()), int(np.nan_to_num(errors).argmax())
+    unknown = [name for name, error in zip(valued.clients, errors, strict=True) if not np.isfinite(error)]
+    known_errors = np.where(np.isfinite(errors), errors, 0.0)
+    largest, worst = float(np.abs(values).max()), int(known_errors.argmax())
     cause, remedy = _cause(valued, worst)
     if _is_unreliable(values, errors):
         text = f"The values cannot be relied on: their errors add up to as much as the values{cause}. {remedy}."
         yield Reason("doubt", "errors", text, "the numerical error is too large")
-    elif 0 < largest < errors[worst]:
+    elif 0 < largest < known_errors[worst]:
         whose, size = quoted([valued.clients[worst]]), f"{errors[worst] / largest:.2g} times the largest value"
         text = f"The value of {whose} cannot be relied on: its error is {size}{cause}. {remedy}."
         yield Reason("doubt", "errors", text, f"the numerical error of {whose} is too large")
@@ -184,8 +186,11 @@ def _judge_errors(valued: Valued) -> Iterator[Reason]:
         whose = "every value" if len(unknown) == len(errors) else f"the value of {quoted(unknown)}"
         which = "that value" if len(unknown) == 1 else "these values"
         reason = why_unknown(valued) if isinstance(valued, Valuation) else ""
+        remedy = f"{_higher_rank(valued)}Record more rounds before paying anything based on {which}"
+        if isinstance(valued, Valuation) and valued.error_kind == "unknown":
+            reason, remedy = "nothing bounds that of the closed form under a head", "Use the method auto"
         because = f", because {reason}" if reason else ""
-        text = f"The error of {whose} is unknown{because}. Record more rounds before paying anything based on {which}."
+        text = f"The error of {whose} is unknown{because}. {remedy}."
         yield Reason("doubt", "unknown", text, f"the numerical error of {whose} is unknown")
 
 
@@ -207,10 +212,24 @@ def _cause(valued: Valued, worst: int) -> tuple[str, str]:
     if not isinstance(valued, Valuation):
         return "", remedy
     if not valued.completion_errors[worst] <= valued.estimator_errors[worst]:
-        return ", because of completion", f"{remedy}, or larger batches"
-    if valued.error_kind == "confidence":
+        return ", because of completion", f"{_higher_rank(valued)}{remedy}, or larger batches"
+    if is_confidence(valued.error_kind):
         return ", because of sampling", "Allow more permutations (verfedsv value --permutations)"
     return ", because of the closed form", "Use the method auto"
+
+
+def _higher_rank(valued: Valued) -> str:
+    """Return what to do first, in a sentence, if the rank of the completion was fixed; else nothing."""
+    rank = valued.settings.rank if isinstance(valued, Valuation) and valued.completion is not None else "auto"
+    if rank == "auto":
+        return ""
+    return f'The rank of the completion was set to {rank}: try a higher one, or "auto" (verfedsv value --rank auto). '
+
+
+def _is_loss_known(valuation: Valuation) -> bool:
+    """Return whether completion is good enough for the losses of single rounds to say something of the training."""
+    errors = valuation.completion_errors
+    return bool(np.isfinite(errors).any()) and not _is_unreliable(valuation.values, errors)
 
 
 def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
@@ -225,16 +244,25 @@ def _judge_extent(n_rounds: int, run: RunFacts) -> Iterator[Reason]:
 
 
 def _judge_training(valuation: Valuation) -> Iterator[Reason]:
-    """Yield a doubt if the loss rose again, and notes on what to know when reading the values."""
-    losses = valuation.losses
+    """Yield a doubt if the loss rose again, and notes on what to know when reading the values.
+
+    Losses are those of completed embeddings. Where these are far off, they say nothing of the training.
+    """
+    losses, is_known = valuation.losses, _is_loss_known(valuation)
     lowest = np.minimum.accumulate(losses)
     highest = int((losses - lowest).argmax())
-    if losses[0] >= losses[-1] and losses[highest] - lowest[highest] > (losses[0] - lowest[-1]) / 2:
+    if is_known and losses[0] >= losses[-1] and losses[highest] - lowest[highest] > (losses[0] - lowest[-1]) / 2:
         text = (
             f"The loss rose again, from {lowest[highest]:.4g} to {losses[highest]:.4g} after round {highest:,}, by "
             "more than half of its total decrease. The training may have diverged, or been recorded twice."
         )
         yield Reason("doubt", "rise", text, "the loss rose again")
+    if valuation.error_kind == "confidence on an assumption":
+        text = (
+            "The errors of sampling are not proven: they assume that no draw is far outside those that were seen. A "
+            "few samples that matter in few coalitions may be missed; the method exact misses none."
+        )
+        yield Reason("note", "assumed", text, "the errors of sampling rest on an assumption")
     if valuation.tolerance_met is False:
         text = f"The tolerance of {valuation.settings.tolerance:g} was not reached; the errors say what remains."
         yield Reason("note", "tolerance", text, "the tolerance was not met")
@@ -245,7 +273,7 @@ def _judge_training(valuation: Valuation) -> Iterator[Reason]:
         verb = "was" if valuation.n_unseen == 1 else "were"
         text = f"{count(valuation.n_unseen, 'sample')} {verb} never uploaded by any client ({how})."
         yield Reason("note", "unseen", text, "some samples were never uploaded")
-    if (part := still_falling(losses)) is not None:
+    if is_known and (part := still_falling(losses)) is not None:
         last = max(1, valuation.n_rounds // 10)
         rounds = "round" if last == 1 else f"{last:,} rounds"
         text = (
@@ -297,4 +325,6 @@ def numerical_error(valuation: Valuation) -> NumericalError:
         return "unreliable"
     if valuation.completion_errors[is_known].any():
         return "estimated"
+    if valuation.error_kind == "confidence on an assumption":
+        return "assumed"
     return "confident" if valuation.error_kind == "confidence" else "proven"

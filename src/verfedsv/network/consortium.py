@@ -1,0 +1,171 @@
+"""All parties of a consortium as processes on this machine, with certificates of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.table import Table
+from rich.text import Text
+
+from verfedsv.network.authority import new_authority
+from verfedsv.network.requests import new_request, read_request
+from verfedsv.network.serving import NetworkRun
+
+_HOST = "127.0.0.1"
+_GRACE = 30.0
+"""Seconds that a process has to end by itself."""
+
+
+class Consortium:
+    """The server, and the clients named in [up] of a configuration, as processes; use it as a context."""
+
+    def __init__(self, config: Path, run: NetworkRun) -> None:
+        self._config, self._run = config, run
+        self.folder = run.private
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._last: dict[str, str] = {}
+        self._update: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        keys = self.folder / "keys"
+        names = self._run.others
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_keys(keys, names)
+        address = f"{_HOST}:{_free_port()}"
+        command = [sys.executable, "-m", "verfedsv"]
+        self._start(
+            "server", [*command, "serve", str(self._config), "--address", address, "--keys", str(keys), "--json"]
+        )
+        up = self._run.config.up
+        for name, file in {} if up is None else up.features.items():
+            own = keys / file_name(names, name)
+            options = ["--features", str(file), "--id", up.id if up else "id", "--name", name]
+            options += ["--certificate", f"{own}.crt", "--key", f"{own}.key", "--ca", str(keys / "ca.crt")]
+            options += ["--folder", str(self.folder / own.name)]
+            self._start(name, [*command, "join", address, *options])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all processes, the server first, so that it can save where it is."""
+        for name, process in self._processes.items():
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT if name == "server" else signal.SIGTERM)
+                try:
+                    process.wait(_GRACE)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+    def _start(self, name: str, command: list[str]) -> None:
+        # In a session of its own: Ctrl-C in the terminal is for this process, which ends the others in order.
+        process = subprocess.Popen(  # noqa: S603  # of this program
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self._processes[name], self._last[name] = process, "starting"
+        threading.Thread(target=self._follow, args=(name, process), daemon=True).start()
+
+    def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
+        """Keep the last line that a process prints, and write all of them to its log."""
+        with (self.folder / f"{file_name(('server', *self._run.others), name)}.log").open("a", encoding="utf-8") as log:
+            for line in process.stdout or ():
+                log.write(line)
+                log.flush()
+                text = line.strip()
+                if name == "server" and text.startswith("{"):
+                    found = json.loads(text)
+                    if "round" in found:
+                        self._update = found
+                        continue
+                    text = str(found.get("event", ""))
+                if text:
+                    self._last[name] = text
+
+    def wait(self, should_stop: Callable[[], bool]) -> bool:
+        """Wait until all have ended, or one has failed, or told to stop; return whether all is well."""
+        while not should_stop():
+            codes = [process.poll() for process in self._processes.values()]
+            if all(code == 0 for code in codes):
+                return True
+            if any(codes):
+                return False
+            time.sleep(0.1)
+        return False
+
+    def explain(self) -> str:
+        """Return what a process that failed has said."""
+        failed = [name for name, process in self._processes.items() if process.poll()]
+        said = "; ".join(f"{name}: {self._last[name].removeprefix('error: ')}" for name in failed)
+        return f"{said}. Logs are in {self.folder}"
+
+    def render(self) -> Table:
+        """Return a table of the processes, what each said last, and how far the training is."""
+        table = Table.grid(padding=(0, 2))
+        for name, process in self._processes.items():
+            code = process.poll()
+            state, style = {None: ("running", "green"), 0: ("done", "dim")}.get(code, ("failed", "red"))
+            table.add_row(Text(name, "bold"), Text(state, style), _line(self._last[name]))
+        if self._update:
+            table.add_row(Text("training", "bold"), "", _line(_describe(self._update)))
+        return table
+
+
+def _line(text: str) -> Text:
+    return Text(text, overflow="ellipsis", no_wrap=True)
+
+
+def _describe(update: dict[str, Any]) -> str:
+    """Return in a line how far the training is.
+
+    >>> _describe({"round": 20, "n_planned": 60, "measures": {"train_loss": 0.61}, "shares": {"a": 0.25}})
+    'round 20 of 60, loss 0.6100; shares so far: a 25%'
+    """
+    text = f"round {update['round']:,} of {update['n_planned']:,}, loss {update['measures']['train_loss']:.4f}"
+    shares = update.get("shares") or {}
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return f"{text}; shares so far: {listed}" if listed else text
+
+
+def file_name(names: tuple[str, ...], name: str) -> str:
+    """Return the name of a party's files: its own if that can be one, else with its number.
+
+    >>> file_name(("telco", "../shop"), "telco"), file_name(("telco", "../shop"), "../shop")
+    ('telco', 'client-2')
+    """
+    is_plain = name.replace("-", "").replace("_", "").isalnum() and name.isascii() and len(name) <= 64
+    return (
+        name
+        if (is_plain and name not in ("ca", "server", "client")) or name == "server"
+        else (f"client-{names.index(name) + 1}")
+    )
+
+
+def make_keys(folder: Path, names: tuple[str, ...]) -> None:
+    """Make an authority and certificates for a server on loopback and these clients, unless they are there."""
+    if folder.exists():
+        return
+    part = folder.with_name(f"{folder.name}.part")  # only what is complete gets the name
+    shutil.rmtree(part, ignore_errors=True)
+    authority = new_authority(part)
+    key = authority.read_key(lambda _: b"")
+    for name, own, hosts in [("server", "server", (_HOST,)), *((name, file_name(names, name), ()) for name in names)]:
+        new_request(part / own, name if name != "server" else "server", hosts)
+        authority.approve(read_request(part / f"{own}.csr"), key, part / f"{own}.crt")
+    part.rename(folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((_HOST, 0))
+        return int(listener.getsockname()[1])

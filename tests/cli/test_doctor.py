@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.inprocess import call
+from tests.network.consortium import Consortium
+from verfedsv.network.consortium import make_keys
+from verfedsv.network.serving import NetworkRun
+
+
+@pytest.fixture
+def consortium(tmp_path, monkeypatch):
+    """A consortium with certificates; its folder is the current one."""
+    keys = {"certificate": "keys/server.crt", "key": "keys/server.key", "authority": "keys/ca.crt"}
+    whole = Consortium(tmp_path, server=keys | {"revoked": "keys/revoked.crl"}, data={"aligned": False})
+    make_keys(tmp_path / "keys", whole.clients)
+    monkeypatch.chdir(tmp_path)
+    return whole
+
+
+def states(result):
+    """Return what was found of each thing, worst last."""
+    found = {}
+    for check in sorted(json.loads(result.stdout), key=lambda each: ["ok", "note", "bad"].index(each["state"])):
+        found[check["what"]] = check["state"], check["text"]
+    return found
+
+
+@pytest.fixture
+def serving(consortium):
+    """A server that listens, with its port."""
+    run = NetworkRun.of_file(consortium.config)
+    admit, credentials = run.credentials(None)
+    port = run.open(admit, credentials)
+    yield f"127.0.0.1:{port}"
+    run.hub.stop()
+
+
+OPTIONS = ["--features", "telco.csv", "--certificate", "keys/telco.crt", "--json"]
+
+
+def test_all_is_well(serving):
+    """A client with everything in its place: all lines are ok, and the exit code is 0."""
+    result = call("doctor", serving, *OPTIONS)
+    assert result.returncode == 0, result.stdout
+    found = states(result)
+    assert {*found} == {"certificate", "ids", "columns", "folder", "host", "port", "server", "clock"}
+    assert {state for state, _ in found.values()} <= {"ok", "note"}
+    assert "lets you in as 'telco'" in found["server"][1]
+    assert "240 different ones in column 'id'" in found["ids"][1]
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "says"),
+    [
+        (["--certificate", "keys/server.crt"], "certificate", "is for a server"),
+        (["--certificate", "none.crt", "--ca", "keys/ca.crt"], "certificate", "none.crt"),
+        (["--ca", "keys/telco.crt"], "certificate", "not that of an authority"),
+        (["--id", "customer"], "features", "has no column 'customer'; it has id"),
+        (["--features", "none.csv"], "features", "none.csv"),
+        (["--name", "bank"], "server", "says that it is"),
+    ],
+)
+def test_what_is_wrong_at_a_client(serving, options, what, says):
+    """One line says what, and the exit code is 1."""
+    result = call("doctor", serving, *OPTIONS, *options)
+    assert result.returncode == 1, result.stdout
+    state, text = states(result)[what]
+    assert state == "bad"
+    assert says in text
+
+
+def test_nobody_listens(consortium):
+    """The port is said to be closed, and no connection is tried."""
+    result = call("doctor", f"127.0.0.1:{consortium.port}", *OPTIONS)
+    assert result.returncode == 1
+    found = states(result)
+    assert found["port"][0] == "bad"
+    assert "server" not in found
+    result = call("doctor", "no-such-host.invalid:8443", *OPTIONS)
+    assert states(result)["host"][0] == "bad"
+
+
+def test_the_server_before_the_day(consortium):
+    """Configuration, certificate, labels, folder and port; what is missing is said with what to do."""
+    result = call("doctor", str(consortium.config), "--json")
+    found = states(result)
+    assert result.returncode == 0, result.stdout
+    assert found["signing"][0] == "note"
+    assert "240 rows" in found["labels"][1]
+    consortium.config.write_text(consortium.config.read_text().replace('label = "label"', 'label = "y"'))
+    (consortium.folder / "keys" / "server.key").unlink()
+    found = states(call("doctor", str(consortium.config), "--json"))
+    assert found["certificate"][0] == found["run"][0] == "bad"
+    assert "has no column 'y'" in found["run"][1]
+
+
+def test_cautions_on_columns_are_notes(serving, consortium):
+    """Such as an empty column."""
+    ids = np.arange(240)
+    lines = ["id,x,empty", *(f"{own},{own % 7}," for own in ids)]
+    (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
+    state, text = states(call("doctor", serving, *OPTIONS))["columns"]
+    assert (state, "no values in 'empty'" in text) == ("note", True)
