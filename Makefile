@@ -76,6 +76,7 @@ processor: $(VENV)/.dev    ## The numerical tests, compiled for another processo
 soak: $(VENV)/.dev    ## Forty thousand damaged files, a hundred killed runs, and as many kills over a network: two hours.
 	VERFEDSV_FUZZ=1300 VERFEDSV_KILLS=50 $(PYTEST) -q -m 'soak or not soak' tests/fuzz
 	VERFEDSV_NETWORK_KILLS=$(NETWORK_KILLS) VERFEDSV_BAD_ROUNDS=$(BAD_ROUNDS) $(BIN)/pytest -q -m 'soak or not soak' $(FAULTS)
+	VERFEDSV_WIRE_FUZZ=100000 $(BIN)/pytest -q -s -m soak tests/network/test_fuzz.py tests/network/test_load.py
 
 bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
 	$(BIN)/python -u -m benchmarks

@@ -321,11 +321,11 @@ def test_a_client_in_the_middle_of_a_large_message_is_told_how_it_ended(guarded)
 
 
 def test_a_client_that_never_answers_does_not_fill_the_memory(guarded):
-    """With 16 messages unanswered it is hung up on, and comes back to the last alone."""
+    """With 4 messages unanswered it is hung up on, and comes back to the last alone."""
     caller = guarded.join()
     for number in range(hub._MOST_OWED + 1):
         guarded.hub.exchange([Save("telco", number, number, -1)], 0.01)
-    assert guarded.logged("it left 16 messages unanswered", "left") == "telco"
+    assert guarded.logged("it left 4 messages unanswered", "left") == "telco"
     assert caller.end()[0] == "OK"
     again = guarded.join()
     assert again.receive().sequence == hub._MOST_OWED

@@ -24,7 +24,7 @@ from verfedsv.network.certificates import Certificate, read_certificates, shown_
 from verfedsv.network.credentials import Credentials
 from verfedsv.network.link import explain
 from verfedsv.network.messages import PROTOCOL, Hello, Welcome
-from verfedsv.network.wire import METHOD, OPTIONS, Assembly, frames, request_from_bytes, to_bytes
+from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
 State = Literal["ok", "note", "bad"]
 
@@ -120,9 +120,9 @@ def check_server(address: str, name: str, credentials: Credentials | None) -> It
         name, 0, 0, PROTOCOL, __version__, name, secrets.token_hex(8), time.time(), "check", start="", alignment=""
     )
     channel = (
-        grpc.insecure_channel(address, OPTIONS)
+        grpc.insecure_channel(address, CLIENT_OPTIONS)
         if channel_credentials is None
-        else grpc.secure_channel(address, channel_credentials, OPTIONS)
+        else grpc.secure_channel(address, channel_credentials, CLIENT_OPTIONS)
     )
     begin = time.time()
     try:

@@ -43,7 +43,7 @@ _RECHECK = 5.0
 _MOST_GREETING = 8
 """Connections of a client that may be without a first message."""
 
-_MOST_OWED = 16
+_MOST_OWED = 4
 """Messages that a client may leave unanswered; then it is hung up on, and begins again with the last."""
 
 _CONNECTIONS_EACH, _OTHER_CONNECTIONS = 8, 128
