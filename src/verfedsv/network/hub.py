@@ -21,7 +21,7 @@ import grpc
 from grpc import aio
 
 from verfedsv._version import __version__
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import Client
 from verfedsv.federation.messages import Answer, Embed, Gradients, Message, Refusal, Request, Restore, Save
 from verfedsv.network.messages import PROTOCOL, Begin, End, Hello, Welcome
@@ -385,6 +385,15 @@ async def _read(incoming: AsyncIterator[bytes], assembly: Assembly) -> bytes | N
         if (whole := assembly.add(frame)) is not None:
             return whole
     return None
+
+
+def ask_one(hub: Hub, message: Any, timeout: float) -> Any:
+    """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none."""
+    for answer in hub.exchange([message], timeout):
+        if isinstance(answer, Refusal):
+            raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
+        return answer
+    raise MissingClientError(f"{message.client!r} did not answer within {timeout:g} seconds")
 
 
 def largest_answer(request: Message, widths: Mapping[str, int], n_samples: int) -> int:
