@@ -26,7 +26,7 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Done, Message, Refusal, Request, Restore
+from verfedsv.federation.messages import Done, Refusal, Request, Restore
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
