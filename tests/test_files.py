@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from verfedsv.errors import InputError
-from verfedsv.files import is_unfinished, read_whole, write_whole, writing
+from verfedsv.files import is_unfinished, read_whole, remove_unfinished, write_whole, writing
 
 
 def write_half(path, end):
@@ -104,3 +104,19 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
     with pytest.raises(InputError, match="a device, a pipe or a socket, not a regular file"):
         write_whole(tmp_path / "report.html", b"x")
     assert [stat.S_ISFIFO(found.stat().st_mode) for found in tmp_path.iterdir()] == [True]
+
+
+def test_unfinished_files_are_removed(tmp_path, monkeypatch):
+    """Those of interrupted writes in this folder, and nothing else."""
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", lambda *_, **__: None)  # as if the process was killed
+        with pytest.raises(KeyboardInterrupt):
+            write_half(tmp_path / "a.json", KeyboardInterrupt)
+    kept = [tmp_path / ".lock", tmp_path / ".hidden", tmp_path / "a.json.abcd1234", tmp_path / ".b.abcd1234"]
+    for path in kept[:-1]:
+        path.write_text("mine")
+    kept[-1].mkdir()
+    assert len([*tmp_path.iterdir()]) == len(kept) + 1
+    remove_unfinished(tmp_path)
+    remove_unfinished(tmp_path / "missing")
+    assert {*tmp_path.iterdir()} == {*kept}

@@ -13,10 +13,11 @@ from tests.network.witness import account, digest, noting
 from verfedsv import Transcript
 from verfedsv.data.sources import ClientFile
 from verfedsv.errors import RefusedError
+from verfedsv.network.delivery import FINISHED
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
 from verfedsv.network.messages import End
-from verfedsv.network.serving import FINISHED, NetworkRun
+from verfedsv.network.serving import NetworkRun
 from verfedsv.transcript import Upload
 
 

@@ -207,7 +207,7 @@ def test_who_was_away_gets_its_results_later(tmp_path):
 
 def test_who_has_lost_its_results_gets_them_again(tmp_path, monkeypatch):
     """From a server that is started although everybody has them, which then waits only some seconds."""
-    monkeypatch.setattr("verfedsv.network.serving._LATE", 2.0)
+    monkeypatch.setattr("verfedsv.network.delivery.LATE", 2.0)
     whole = Rehearsal(tmp_path, training=SHORT)
     whole.join()
     assert not whole.serve()

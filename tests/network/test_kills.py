@@ -142,6 +142,7 @@ def test_a_full_disk_at_the_server(consortium, undisturbed):
     whole.wait_for(lambda: whole.is_over("serve"))
     assert whole.processes["serve"][0].returncode == 2
     assert "File too large" in whole.log("serve")
+    assert "continue with the same command" in whole.log("serve")
     assert "Traceback" not in whole.log("serve")
     whole.start("serve")
     assert {*whole.finish().values()} == {0}

@@ -16,8 +16,9 @@ from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out
+from verfedsv.network.delivery import FINISHED
 from verfedsv.network.messages import End
-from verfedsv.network.serving import FINISHED, NetworkRun
+from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.keys import read_private_key
 
 
@@ -41,8 +42,8 @@ def serve(
 
     Clients dial in with verfedsv join. Each is who its certificate says, and only those in the configuration may join.
     The ids of all are aligned without showing those that are not common. If the run in the output folder is unfinished,
-    it continues. Ctrl-C stops after the current round; the same command continues. With --json, every event and
-    evaluation is a line of JSON.
+    it continues; if it is finished, clients that were away get their results. Ctrl-C stops after the current round; the
+    same command continues. With --json, every event and evaluation is a line of JSON.
 
     Exit codes: 0 done; 2 the configuration, a file or a certificate cannot be used; 3 a client was missing; 130 stopped
     by Ctrl-C. Messages explain why.

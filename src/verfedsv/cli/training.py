@@ -84,8 +84,8 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, run)
     print_notes(*run.data.cautions)
-    at_once = "stopped at once; --resume continues from the last checkpoint."
-    kept = "What was recorded is kept: continue with --resume"
+    at_once = f"stopped at once; {run.again} continues from the last checkpoint."
+    kept = f"What was recorded is kept: continue with {run.again}"
     with (
         explain_interrupt(console, at_once),
         explain_os_errors(run.folder, kept),
@@ -93,7 +93,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     ):
         train_with_bar(console, run, resume=resume, should_stop=stopped)
         if stopped():
-            message = f"stopped; continue with --resume. What was recorded is in {run.folder}"
+            message = f"stopped; continue with {run.again}. What was recorded is in {run.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, run)
@@ -101,7 +101,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     stored = run.known_valuation() if resume else None
     if stored is not None:
         console.print("It was valued before, as follows.", highlight=False)
-    trained = "Training is complete: --resume values it"
+    trained = f"Training is complete: {run.again} values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(run.folder, trained):
         result = stored or value_with_bar(console, run)
     verdict = judge(result)

@@ -22,7 +22,7 @@ import grpc
 from grpc import aio
 
 from verfedsv._version import __version__
-from verfedsv.errors import InputError, RefusedError
+from verfedsv.errors import InputError, MissingClientError, RefusedError
 from verfedsv.federation import Client
 from verfedsv.federation.messages import Answer, Embed, Gradients, Message, Refusal, Request, Restore, Save
 from verfedsv.network.events import Event, Sparing
@@ -507,6 +507,15 @@ class _OneMethod(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # only its 
             return self._handler
         self._on_event(Event("refused", "", f"a call of {shortened(call.method, 80)!r}: there is only {METHOD}"))
         return None
+
+
+def ask_one(hub: Hub, message: Any, timeout: float) -> Any:
+    """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none."""
+    for answer in hub.exchange([message], timeout):
+        if isinstance(answer, Refusal):
+            raise InputError(f"{message.client!r} refuses: {shortened(answer.reason, 1000)}")
+        return answer
+    raise MissingClientError(f"{message.client!r} did not answer within {timeout:g} seconds")
 
 
 def largest_answer(request: Message, widths: Mapping[str, int], n_samples: int) -> int:

@@ -7,11 +7,9 @@ auditors may get, there is a private one (`private` in [server]) with what nobod
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -24,10 +22,10 @@ from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksu
 from verfedsv.data.sources import ClientFile, Matched, TableRows, check_column, read_source
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
-from verfedsv.errors import InputError, MissingClientError, VerfedsvError
+from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Done, Message, Refusal, Request, Restore
+from verfedsv.federation.messages import Done, Refusal, Request, Restore
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
@@ -36,26 +34,22 @@ from verfedsv.network import messages as net
 from verfedsv.network.admission import Allowed, Checker
 from verfedsv.network.aligning import RemoteParty
 from verfedsv.network.credentials import read_credentials
+from verfedsv.network.delivery import Delivery, files_for
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
-from verfedsv.network.hub import Hub, largest_answer
+from verfedsv.network.hub import Hub, ask_one, largest_answer
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config, ServerSection
 from verfedsv.runs.execute import Run
 from verfedsv.runs.models import build_head, weigh_classes
-from verfedsv.settlement.extract import make_extract
 from verfedsv.settlement.statement import make_statement
 from verfedsv.texts import printable, shortened
-from verfedsv.transcript import Transcript
-from verfedsv.valuation import Valuation
 
 _ALIGNED, _DELIVERED = "aligned", "delivered.json"
 _SCRATCH = ("tmp", "verfedsv-alignment-")
 """How the names of folders begin that an alignment makes for a while."""
-_LATE = 15.0
-"""Seconds in which a client may ask again for results that it has already: longer than its pause between attempts."""
 _MOST_IDS, _MOST_TIMES = 20_000_000, 100
 """How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
 bytes for each on the disks of all others, whether there are as many or not."""
@@ -72,6 +66,7 @@ class NetworkRun(Run):
 
     purpose = "train"
     """What clients come for."""
+    again = "the same command"
 
     def __init__(self, config: Config, text: str) -> None:
         super().__init__(config, text)
@@ -305,19 +300,9 @@ class NetworkRun(Run):
     def _remote_parties(self) -> list[Any]:
         return [RemoteParty(name, self._ask_one, self._numbers) for name in self.others]
 
-    def _ask_one(self, message: Any, *, while_there: bool = False) -> Message:
-        """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none.
-
-        With `while_there`, a client that goes away is not waited for.
-        """
-        if while_there and self.hub.is_there(message.client):
-            self.hub.write_off(message.client)
-        found = self.hub.exchange([message], SETTLING)
-        for answer in found:
-            if isinstance(answer, Refusal):
-                raise InputError(f"{message.client!r} refuses: {shortened(answer.reason, 1000)}")
-            return answer
-        raise MissingClientError(f"{message.client!r} did not answer, for up to {SETTLING:g} seconds")
+    def _ask_one(self, message: Any) -> Any:
+        """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none."""
+        return ask_one(self.hub, message, SETTLING)
 
     # The run
 
@@ -486,79 +471,7 @@ class NetworkRun(Run):
             statement = make_statement(self._files, transcript, valuation, signing_key, path).to_json()
             write_whole(path, statement)
             self.notify(f"signed {path}")
+        files = partial(files_for, valuation, self._files.open(for_values=False), statement)
         version = hashlib.sha256(valuation.to_json().encode() + (statement or b"")).hexdigest()
-        delivered = self._read_delivered()
-        left = [name for name in self.others if delivered.get(name) != version]
-        if not left:
-            timeout = _LATE
-        end = None if timeout is None else time.monotonic() + timeout
-        served = set[str]()
-        while not should_stop() and (left or timeout == _LATE) and (end is None or time.monotonic() < end):
-            for name in self.hub.connected():
-                if name in served:
-                    continue
-                files = _files_for(name, valuation, transcript, statement)
-                if self._deliver(name, files):
-                    served.add(name)
-                    left = [other for other in left if other != name]
-                    delivered[name] = version
-                    write_whole(self.private / _DELIVERED, json.dumps(delivered).encode())
-                    self.hub.disconnect(name, "it has its results", FINISHED)
-            time.sleep(0.05)
-        return left
-
-    def _deliver(self, client: str, files: Mapping[str, bytes]) -> bool:
-        """Send a client files; return whether it has them all."""
-        try:
-            for number, item in enumerate(files.items(), 1 << 32):
-                self._ask_one(net.Deliver(client, 0, number, *item), while_there=True)
-        except VerfedsvError as error:
-            self.notify(str(error))
-            return False
-        return True
-
-    def _read_delivered(self) -> dict[str, str]:
-        """Return which version of the results each client has."""
-        path = self.private / _DELIVERED
-        try:
-            found = json.loads(path.read_bytes()) if path.exists() else {}
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
-
-
-FINISHED = net.End("", 0, 0, "the training is finished", is_finished=True)
-"""What clients are told at the end."""
-
-
-def _files_for(client: str, valuation: Valuation, transcript: Transcript, statement: bytes | None) -> dict[str, bytes]:
-    """Return what a client gets, by name: its values, its extract and the statement."""
-    files = {"value.json": _own_value(valuation, client)}
-    if client in transcript.clients:
-        files["extract.json"] = make_extract(transcript, client).to_bytes()
-    if statement is not None:
-        files["statement.json"] = statement
-    return files
-
-
-def _own_value(valuation: Valuation, client: str) -> bytes:
-    """Return what a client may know of a valuation: its own numbers, and how they were obtained."""
-    if client not in valuation.clients:
-        content: dict[str, Any] = {"client": client, "value": 0.0, "n_rounds": valuation.n_rounds}
-    else:
-        m = valuation.clients.index(client)
-        content = {
-            "client": client,
-            "value": float(valuation.values[m]),
-            "share": _finite(valuation.shares[m]),
-            "error": _finite(valuation.errors[m]),
-            "method": valuation.method,
-            "n_rounds": valuation.n_rounds,
-            "n_clients": len(valuation.clients),
-            "transcript": valuation.head,
-        }
-    return (json.dumps(content, indent=2) + "\n").encode()
-
-
-def _finite(number: float) -> float | None:
-    return float(number) if np.isfinite(number) else None
+        delivery = Delivery(self.hub, self.private / _DELIVERED, version, files, self.notify)
+        return delivery.run(self.others, timeout, should_stop)

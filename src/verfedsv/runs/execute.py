@@ -77,6 +77,9 @@ class Update:
 class Run:
     """A run of a configuration; `text` is the configuration as written."""
 
+    again = "--resume"
+    """How a person continues it, for messages."""
+
     def __init__(self, config: Config, text: str) -> None:
         self.config, self._text = config, text
         self.folder = config.output.folder
