@@ -63,6 +63,7 @@ def serve(
     passphrase = None if insecure else existing_passphrase(passphrase_file)
     admit, credentials = run.credentials(passphrase, check_loopback if insecure else None)
     run.notify = _say_json_of(run) if as_json else _say_to(console)
+    run.notify(run.describe_own_file())  # an error here is better than one when all are waiting
     port = run.open(admit, credentials)
     end = End("", 0, 0, "the server stopped; it may continue later", is_finished=False)
     try:
@@ -71,13 +72,18 @@ def serve(
         with stop_on_interrupt() as stopped:
             run.gather(None, stopped)
             if stopped():
+                run.notify("stopped; the same command begins again")
                 raise typer.Exit(EXIT_INTERRUPTED)
-        stopped_early = "stopped before the training; the same command begins again"
+        stopped_early = "stopped; the same command begins again"
         with explain_interrupt(console, stopped_early), interrupts() as check, progress_bar(console) as bar:
             task = bar.add_task("aligning ids", total=None)
             run.align(_follow_json("aligning ids", check) if as_json else follow(bar, task, check))
         with explain_warnings(Console(stderr=True)):
-            if not (_carry_out_silently if as_json else carry_out)(console, run, resume=resume):
+            if as_json:
+                is_done = _carry_out_silently(run, resume=resume)
+            else:
+                is_done = carry_out(console, run, resume=resume, again="the same command")
+            if not is_done:
                 raise typer.Exit(EXIT_INTERRUPTED)
         for name in run.finish(signing_key):
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
@@ -100,7 +106,11 @@ def _print_json(**content: Any) -> None:
 
 def _say_json_of(run: NetworkRun) -> Callable[[str], None]:
     """Return a function that prints an event, and who is connected then, as a line of JSON."""
-    return lambda text: _print_json(event=text, connected=sorted(run.hub.connected()))
+
+    def say(text: str) -> None:
+        _print_json(event=text, connected=sorted(run.hub.connected()) if hasattr(run, "hub") else [])
+
+    return say
 
 
 def _follow_json(stage: str, check: Callable[[], None]) -> Callable[[int, int], None]:
@@ -117,7 +127,7 @@ def _follow_json(stage: str, check: Callable[[], None]) -> Callable[[int, int], 
     return progress
 
 
-def _carry_out_silently(_: Console, run: NetworkRun, *, resume: bool = False) -> bool:
+def _carry_out_silently(run: NetworkRun, *, resume: bool) -> bool:
     """Train and value, with a line of JSON for each evaluation; return False if it was stopped."""
     for note in (*run.data.notes, *run.data.cautions):
         run.notify(note)

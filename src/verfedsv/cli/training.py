@@ -78,14 +78,14 @@ def _count_uploads(run: Run) -> dict[str, UploadCounts]:
     return count_uploads(transcript.description, transcript.verify())
 
 
-def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
-    """Train and value a run, showing progress; return False if it was stopped."""
+def carry_out(console: Console, run: Run, *, resume: bool = False, again: str = "--resume") -> bool:
+    """Train and value a run, showing progress; return False if it was stopped. `again` is what continues it."""
     run.check_folder(resume=resume)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, run)
     print_notes(*run.data.cautions)
-    at_once = "stopped at once; --resume continues from the last checkpoint."
-    kept = "What was recorded is kept: continue with --resume"
+    at_once = f"stopped at once; {again} continues from the last checkpoint."
+    kept = f"What was recorded is kept: continue with {again}"
     with (
         explain_interrupt(console, at_once),
         explain_os_errors(run.folder, kept),
@@ -93,7 +93,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     ):
         train_with_bar(console, run, resume=resume, should_stop=stopped)
         if stopped():
-            message = f"stopped; continue with --resume. What was recorded is in {run.folder}"
+            message = f"stopped; continue with {again}. What was recorded is in {run.folder}"
             console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
             return False
     _show_figures(console, run)
@@ -101,7 +101,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     stored = run.known_valuation() if resume else None
     if stored is not None:
         console.print("It was valued before, as follows.", highlight=False)
-    trained = "Training is complete: --resume values it"
+    trained = f"Training is complete: {again} values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(run.folder, trained):
         result = stored or value_with_bar(console, run)
     verdict = judge(result)
