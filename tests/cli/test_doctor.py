@@ -6,6 +6,7 @@ import pytest
 from tests.cli.inprocess import call
 from tests.network.consortium import Consortium
 from verfedsv.network.consortium import make_keys
+from verfedsv.network.messages import End
 from verfedsv.network.serving import NetworkRun
 
 
@@ -34,7 +35,7 @@ def serving(consortium):
     admit, credentials = run.credentials(None)
     port = run.open(admit, credentials)
     yield f"127.0.0.1:{port}"
-    run.hub.stop()
+    run.close(End("", 0, 0, "over", is_finished=True))
 
 
 OPTIONS = ["--features", "telco.csv", "--certificate", "keys/telco.crt", "--json"]

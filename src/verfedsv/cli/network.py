@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from datetime import datetime
 from importlib.util import find_spec
 from typing import Annotated
@@ -18,7 +19,8 @@ Insecure = Annotated[
 
 
 def import_network() -> None:
-    """Raise InputError unless the packages for networks are installed."""
+    """Raise InputError unless the packages for networks are installed; let gRPC print nothing."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters, we say ourselves
     missing = [name for name in ("grpc", "google.protobuf", "rbcl") if not _is_there(name)]
     if missing:
         raise InputError(f"this needs {', '.join(missing)}: {how_to_install('net')}")

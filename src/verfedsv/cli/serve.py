@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +15,15 @@ from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import EXIT_INTERRUPTED, AsJson
 from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
-from verfedsv.cli.progress import follow, interrupts, progress_bar, stop_on_interrupt
+from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out
 from verfedsv.network.delivery import FINISHED
 from verfedsv.network.messages import End
 from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.keys import read_private_key
+
+_SECONDS_BETWEEN = 0.5
+"""Of lines of JSON that say how far a stage is."""
 
 
 def serve(
@@ -59,7 +63,8 @@ def serve(
     signing_key = None if run.server_section.signing_key is None else read_private_key(run.server_section.signing_key)
     passphrase = None if insecure else existing_passphrase(passphrase_file)
     admit, credentials = run.credentials(passphrase, check_loopback if insecure else None)
-    run.notify = _say_json if as_json else _say_to(console)
+    run.notify = _say_json_of(run) if as_json else _say_to(console)
+    run.notify(run.describe_own_file())  # an error here is better than one when all are waiting
     port = run.open(admit, credentials)
     end = End("", 0, 0, "the server stopped; it may continue later", is_finished=False)
     try:
@@ -72,20 +77,26 @@ def serve(
                 raise typer.Exit(EXIT_INTERRUPTED if missed else 0)
             run.gather(None, stopped)
             if stopped():
+                run.notify("stopped; the same command begins again")
                 raise typer.Exit(EXIT_INTERRUPTED)
-        with interrupts() as check, progress_bar(console) as bar:
+        stopped_early = "stopped; the same command begins again"
+        with explain_interrupt(console, stopped_early), interrupts() as check, progress_bar(console) as bar:
             task = bar.add_task("aligning ids", total=None)
-            run.align(follow(bar, task, check))
+            run.align(_follow_json("aligning ids", check) if as_json else follow(bar, task, check))
         with explain_warnings(Console(stderr=True)):
-            if not (_carry_out_silently if as_json else carry_out)(console, run, resume=resume):
+            if as_json:
+                is_done = _carry_out_silently(run, resume=resume)
+            else:
+                is_done = carry_out(console, run, resume=resume)
+            if not is_done:
                 raise typer.Exit(EXIT_INTERRUPTED)
         missed = run.finish(signing_key)
         end = FINISHED
         for name in missed:
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
-        run.notify("finished")
     finally:
         run.close(end)
+    run.notify("finished")
 
 
 def _say_to(console: Console) -> Callable[[str], None]:
@@ -99,14 +110,33 @@ def _print_json(**content: Any) -> None:
     typer.echo(json.dumps({"time": now(), **content}, ensure_ascii=False))
 
 
-def _say_json(text: str) -> None:
-    _print_json(event=text)
+def _say_json_of(run: NetworkRun) -> Callable[[str], None]:
+    """Return a function that prints an event, and who is connected then, as a line of JSON."""
+
+    def say(text: str) -> None:
+        _print_json(event=text, connected=sorted(run.hub.connected()) if hasattr(run, "hub") else [])
+
+    return say
 
 
-def _carry_out_silently(_: Console, run: NetworkRun, *, resume: bool = False) -> bool:
+def _follow_json(stage: str, check: Callable[[], None]) -> Callable[[int, int], None]:
+    """Return a callback, (done, total), that prints a line of JSON at most every half second, and at the end."""
+    said = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal said
+        check()
+        if done == total or time.monotonic() - said > _SECONDS_BETWEEN:
+            said = time.monotonic()
+            _print_json(stage=stage, done=done, total=total)
+
+    return progress
+
+
+def _carry_out_silently(run: NetworkRun, *, resume: bool) -> bool:
     """Train and value, with a line of JSON for each evaluation; return False if it was stopped."""
     for note in (*run.data.notes, *run.data.cautions):
-        _say_json(note)
+        run.notify(note)
     with stop_on_interrupt() as stopped:
         for update in run.train(resume=resume, should_stop=stopped):
             if update.evaluation is None:
@@ -120,9 +150,9 @@ def _carry_out_silently(_: Console, run: NetworkRun, *, resume: bool = False) ->
         if stopped():
             return False
     for note in run.note_progress():
-        _say_json(note)
+        run.notify(note)
     if not (resume and run.known_valuation()):
-        _say_json("valuing")
+        run.notify("valuing")
         with interrupts() as check:
-            run.value(lambda _done, _total: check())
+            run.value(_follow_json("valuing", check))
     return True

@@ -79,7 +79,7 @@ def _count_uploads(run: Run) -> dict[str, UploadCounts]:
 
 
 def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
-    """Train and value a run, showing progress; return False if it was stopped."""
+    """Train and value a run, showing progress; return False if it was stopped. `again` is what continues it."""
     run.check_folder(resume=resume)
     with explain_interrupt(console, "stopped while reading the data; nothing was written."):
         _introduce(console, run)

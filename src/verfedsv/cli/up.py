@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import webbrowser
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from verfedsv.cli.network import import_network
 from verfedsv.cli.options import EXIT_INTERRUPTED
 from verfedsv.cli.progress import stop_on_interrupt
+from verfedsv.cli.training import listed_measures
 from verfedsv.cli.valuing import show
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.network.consortium import Consortium
 from verfedsv.network.serving import NetworkRun
 from verfedsv.runs.folder import RunFolder
 from verfedsv.valuation.verdict import judge
+
+_STYLES = {"running": "green", "waiting": "yellow", "connected": "green", "done": "dim", "failed": "red"}
+_WIDTH = 30
 
 
 def up(
@@ -47,9 +55,10 @@ def up(
     consortium = Consortium(config, run)
     with stop_on_interrupt() as stopped, consortium:
         console.print(f"logs and certificates: {consortium.folder}", highlight=False, markup=False, soft_wrap=True)
-        with Live(console=console, refresh_per_second=5, get_renderable=consortium.render) as live:
+        with Live(console=console, refresh_per_second=5, get_renderable=lambda: _render(consortium)) as live:
             is_done = consortium.wait(stopped)
             live.refresh()
+        console.print()
         if stopped():
             console.print("stopped; the same command continues", style="yellow")
             raise typer.Exit(EXIT_INTERRUPTED)
@@ -61,6 +70,50 @@ def up(
         show(console, valuation, judge(valuation))
     console.print(f"\nResults: {run.folder}", highlight=False, markup=False, soft_wrap=True)
     _report(console, run.folder, open_report=open_report)
+
+
+def _render(consortium: Consortium) -> Group:
+    """Return a table of the parties with what each said last, and how far the work is."""
+    parties, work = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+    for name, state, said in consortium.parties():
+        parties.add_row(Text(name, "bold"), Text(state, _STYLES[state]), _line(said))
+    for name, shown in _stages(consortium.stage, consortium.update):
+        work.add_row(Text(name, "bold"), *shown)
+    return Group(parties, Text(), work) if work.rows else Group(parties)
+
+
+def _stages(stage: Mapping[str, Any], update: Mapping[str, Any]) -> Iterator[tuple[str, tuple[RenderableType, Text]]]:
+    """Yield what is under way: its name, a bar and a text."""
+    if stage and stage["stage"] != "valuing":
+        yield _bar_of(stage)
+    if update:
+        done, total = update["round"], update["n_planned"]
+        bar = ProgressBar(total, done, width=_WIDTH)
+        yield "training", (bar, _line(f"round {done:,} of {total:,}; {_describe_measures(update['measures'])}"))
+        ranked = sorted((update["shares"] or {}).items(), key=lambda item: -item[1])
+        if ranked:
+            yield "shares so far", (Text(), _line(", ".join(f"{name} {share:.0%}" for name, share in ranked)))
+    if stage and stage["stage"] == "valuing":
+        yield _bar_of(stage)
+
+
+def _bar_of(stage: Mapping[str, Any]) -> tuple[str, tuple[RenderableType, Text]]:
+    done, total = stage["done"], max(1, stage["total"])
+    return stage["stage"], (ProgressBar(total, done, width=_WIDTH), Text(f"{done / total:.0%}"))
+
+
+def _describe_measures(measures: Mapping[str, float | None]) -> str:
+    """Return what was measured on training samples.
+
+    >>> _describe_measures({"n_rounds": 5, "train_loss": 0.61, "train_accuracy": 0.75, "test_loss": 0.62})
+    'loss 0.6100, accuracy 75.00%'
+    """
+    train = {name.removeprefix("train_"): amount for name, amount in measures.items() if name.startswith("train_")}
+    return listed_measures({name: amount for name, amount in train.items() if amount is not None})
+
+
+def _line(text: str) -> Text:
+    return Text(text, overflow="ellipsis", no_wrap=True)
 
 
 def _report(console: Console, folder: Path, *, open_report: bool) -> None:

@@ -10,13 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-
-from rich.table import Table
-from rich.text import Text
+from types import MappingProxyType, TracebackType
+from typing import Any, Literal, NamedTuple, Self
 
 from verfedsv.network.authority import new_authority
 from verfedsv.network.requests import new_request, read_request
@@ -27,15 +24,34 @@ _GRACE = 30.0
 """Seconds that a process has to end by itself."""
 
 
+State = Literal["running", "waiting", "connected", "done", "failed"]
+"""Of a party's process. A client is waiting until the server has let it in, and after it has lost the connection."""
+
+
+class PartyState(NamedTuple):
+    """A party's name, how its process is, and the last line that it printed."""
+
+    name: str
+    state: State
+    said: str
+
+
 class Consortium:
-    """The server, and the clients named in [up] of a configuration, as processes; use it as a context."""
+    """The server, and the clients named in [up] of a configuration, as processes; use it as a context.
+
+    `update` is what the server printed after the last evaluation, as `verfedsv serve --json` does, and `stage` how far
+    alignment or valuation is.
+    """
+
+    update: Mapping[str, Any] = MappingProxyType({})
+    stage: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, config: Path, run: NetworkRun) -> None:
         self._config, self._run = config, run
         self.folder = run.private
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._last: dict[str, str] = {}
-        self._update: dict[str, Any] = {}
+        self._connected: set[str] = set()
 
     def __enter__(self) -> Self:
         keys = self.folder / "keys"
@@ -84,13 +100,19 @@ class Consortium:
                 log.flush()
                 text = line.strip()
                 if name == "server" and text.startswith("{"):
-                    found = json.loads(text)
-                    if "round" in found:
-                        self._update = found
-                        continue
-                    text = str(found.get("event", ""))
+                    text = self._read(json.loads(text))
                 if text:
                     self._last[name] = text
+
+    def _read(self, found: dict[str, Any]) -> str:
+        """Take a line of the server's JSON; return the event that it is about, if any."""
+        if "round" in found:
+            self.update = found
+        elif "stage" in found:
+            self.stage = found
+        self._connected = set(found.get("connected", self._connected))
+        event = str(found.get("event", ""))
+        return f"{found['time']} {event}" if event else ""
 
     def wait(self, should_stop: Callable[[], bool]) -> bool:
         """Wait until all have ended, or one has failed, or told to stop; return whether all is well."""
@@ -109,32 +131,19 @@ class Consortium:
         said = "; ".join(f"{name}: {self._last[name].removeprefix('error: ')}" for name in failed)
         return f"{said}. Logs are in {self.folder}"
 
-    def render(self) -> Table:
-        """Return a table of the processes, what each said last, and how far the training is."""
-        table = Table.grid(padding=(0, 2))
-        for name, process in self._processes.items():
-            code = process.poll()
-            state, style = {None: ("running", "green"), 0: ("done", "dim")}.get(code, ("failed", "red"))
-            table.add_row(Text(name, "bold"), Text(state, style), _line(self._last[name]))
-        if self._update:
-            table.add_row(Text("training", "bold"), "", _line(_describe(self._update)))
-        return table
+    def parties(self) -> list[PartyState]:
+        """Return how each process is, the server first."""
+        return [
+            PartyState(name, self._describe(name, process.poll()), self._last[name])
+            for name, process in self._processes.items()
+        ]
 
-
-def _line(text: str) -> Text:
-    return Text(text, overflow="ellipsis", no_wrap=True)
-
-
-def _describe(update: dict[str, Any]) -> str:
-    """Return in a line how far the training is.
-
-    >>> _describe({"round": 20, "n_planned": 60, "measures": {"train_loss": 0.61}, "shares": {"a": 0.25}})
-    'round 20 of 60, loss 0.6100; shares so far: a 25%'
-    """
-    text = f"round {update['round']:,} of {update['n_planned']:,}, loss {update['measures']['train_loss']:.4f}"
-    shares = update.get("shares") or {}
-    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-    return f"{text}; shares so far: {listed}" if listed else text
+    def _describe(self, name: str, code: int | None) -> State:
+        if code is not None:
+            return "failed" if code else "done"
+        if name == "server":
+            return "running"
+        return "connected" if name in self._connected else "waiting"
 
 
 def file_name(names: tuple[str, ...], name: str) -> str:

@@ -37,8 +37,9 @@ class Joining:
         patience: float | None = None,
         predict: Path | None = None,
     ) -> None:
-        if ":" not in address:
-            raise InputError(f"the address of the server is HOST:PORT; received {address!r}")
+        host, _, port = address.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+            raise InputError(f"the address of the server is HOST:PORT, a port from 1 to 65535; received {address!r}")
         self._address, self._patience = address, patience
         if (features is None) == (predict is None):
             raise InputError("name the file of your columns with --features, or new rows with --predict")

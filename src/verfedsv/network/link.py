@@ -144,18 +144,30 @@ def refuse(message: Message, error: Exception) -> Refusal:
 
 
 def _is_about_certificates(details: str) -> bool:
-    return "CERTIFICATE" in details or "Peer name" in details or "certificate" in details
+    return any(text in details for text in ("CERTIFICATE", "Peer name", "Hostname Verification", "certificate"))
+
+
+_REASONS = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is not signed by the authority given (--ca), or has expired",
+    ),
+    ("Hostname Verification", "the server's certificate is for another host name than the one dialled"),
+    ("Peer name", "the server's certificate is for another host name than the one dialled"),
+    ("WRONG_VERSION_NUMBER", "something answers there, but without TLS"),
+    ("resolving", "no host of this name is known here; check the spelling"),
+    ("lookup failed", "no host of this name is known here; check the spelling"),
+    ("Socket closed", "it hung up at once: either it does not accept your certificate, or it is no server of verfedsv"),
+    ("connect", "nothing answers there"),
+)
+"""What gRPC says in its details if there is no connection, and what that means."""
 
 
 def explain(error: Any) -> str:
     """Return in words why a connection failed."""
     details = str(error.details() or error.code().name)
-    if "CERTIFICATE_VERIFY_FAILED" in details:
-        return "the server's certificate is not signed by the authority given (--ca), or has expired"
-    if "not verified" in details or "Peer name" in details:
-        return "the server's certificate is for another host name than the one dialled"
-    if "WRONG_VERSION_NUMBER" in details:
-        return "something answers there, but without TLS"
-    if "Connection refused" in details or "connect" in details.lower():
-        return "nothing answers there"
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        for text, meaning in _REASONS:
+            if text in details:
+                return meaning
     return details.partition("\n")[0][:200]
