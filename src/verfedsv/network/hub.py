@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
@@ -66,6 +66,27 @@ class _Session:
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class _Inbox:
+    """The answers to one exchange. Who waits for them is woken once, by the last.
+
+    Woken by each, it would take the interpreter's lock from the event loop four times for four clients: 3.05 instead of
+    2.78 ms for an iteration of theirs.
+    """
+
+    def __init__(self, n_expected: int) -> None:
+        self.answers: list[Answer] = []
+        self._n_expected, self._is_full = n_expected, threading.Event()
+
+    def put(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        if len(self.answers) >= self._n_expected:
+            self._is_full.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for at most so many seconds; return whether all answers are there."""
+        return self._n_expected == 0 or self._is_full.wait(timeout)
+
+
 @dataclass(eq=False)
 class _Seat:
     """What the server knows of a client, connected or not; used in the event loop only."""
@@ -75,7 +96,7 @@ class _Seat:
     request: Request | None = None
     content: bytes = b""
     answer: Answer | None = None
-    waiting: SimpleQueue[Answer] | None = None
+    waiting: _Inbox | None = None
 
 
 class Hub:
@@ -179,28 +200,20 @@ class Hub:
         A client that is not connected is asked when it comes back. A request that was sent already, with the same
         number, is not sent again unless its connection broke.
         """
-        inbox = SimpleQueue[Answer]()
         remote = [request for request in requests if request.client not in self.local]
         for request in remote:
             if request.client not in self._seats:
                 names = ", ".join((*self.clients, *self.local))
                 raise InputError(f"unknown client {request.client!r}; the clients are {names}")
-        contents = [(request, to_bytes(request)) for request in remote]
+        contents, inbox = [(request, to_bytes(request)) for request in remote], _Inbox(len(remote))
         self._loop.call_soon_threadsafe(self._post, contents, inbox)
         answers = [self.local[each.client].answer(each) for each in requests if each.client in self.local]
-        end, n_left = None if timeout is None else time.monotonic() + timeout, len(remote)
-        while n_left:
-            left = _STEP if end is None else min(_STEP, end - time.monotonic())
-            if left <= 0:
-                break
-            try:
-                answers.append(inbox.get(timeout=left))
-                n_left -= 1
-            except Empty:
-                continue
-        return answers
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not inbox.wait(min(_STEP, end - time.monotonic())) and time.monotonic() < end:
+            continue
+        return [*answers, *inbox.answers]
 
-    def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: SimpleQueue[Answer]) -> None:
+    def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: _Inbox) -> None:
         for request, content in contents:
             seat = self._seats[request.client]
             seat.waiting = inbox
