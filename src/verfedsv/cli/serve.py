@@ -84,10 +84,7 @@ def serve(
             task = bar.add_task("aligning ids", total=None)
             run.align(_follow_json("aligning ids", check) if as_json else follow(bar, task, check))
         with explain_warnings(Console(stderr=True)):
-            if as_json:
-                is_done = _carry_out_silently(run, resume=resume)
-            else:
-                is_done = carry_out(console, run, resume=resume)
+            is_done = _carry_out_silently(run, resume=resume) if as_json else carry_out(console, run, resume=resume)
             if not is_done:
                 raise typer.Exit(EXIT_INTERRUPTED)
         missed = run.finish(signing_key)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
@@ -89,6 +89,27 @@ class _Session:
         self.is_over.set()
 
 
+class _Inbox:
+    """The answers to one exchange. Who waits for them is woken once, by the last.
+
+    Woken by each, it would take the interpreter's lock from the event loop four times for four clients: 3.05 instead of
+    2.78 ms for an iteration of theirs.
+    """
+
+    def __init__(self, n_expected: int) -> None:
+        self.answers: list[Answer] = []
+        self._n_expected, self._is_full = n_expected, threading.Event()
+
+    def put(self, answer: Answer) -> None:
+        self.answers.append(answer)
+        if len(self.answers) >= self._n_expected:
+            self._is_full.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait for at most so many seconds; return whether all answers are there."""
+        return self._n_expected == 0 or self._is_full.wait(timeout)
+
+
 @dataclass(eq=False)
 class _Seat:
     """What the server knows of a client, connected or not; used in the event loop only."""
@@ -98,7 +119,7 @@ class _Seat:
     request: Request | None = None
     content: bytes = b""
     answer: Answer | None = None
-    waiting: SimpleQueue[Answer] | None = None
+    waiting: _Inbox | None = None
     reached: int = 0  # the number of the last answered message that the client had to journal
     is_written_off: bool = False
 
@@ -134,6 +155,8 @@ class Hub:
         self._server: aio.Server | None = None
         self._changed = threading.Condition()
         self._end: End | None = None
+        self.should_stop: Callable[[], bool] = lambda: False
+        """Told to stop, nobody waits long for a client that is not there."""
 
     # Starting and stopping
 
@@ -232,32 +255,35 @@ class Hub:
         A client that is not connected is asked when it comes back; one that is written off is not waited for until
         then. A request that was sent already, with the same number, is not sent again unless its connection broke.
         """
-        inbox = SimpleQueue[Answer]()
         remote = [request for request in requests if request.client not in self.local]
         for request in remote:
             if request.client not in self._seats:
                 names = ", ".join((*self.clients, *self.local))
                 raise InputError(f"unknown client {request.client!r}; the clients are {names}")
-        contents = [(request, to_bytes(request)) for request in remote]
+        contents, inbox = [(request, to_bytes(request)) for request in remote], _Inbox(len(remote))
         self._loop.call_soon_threadsafe(self._post, contents, inbox)
         answers = [self.local[each.client].answer(each) for each in requests if each.client in self.local]
-        end, awaited = None if timeout is None else time.monotonic() + timeout, {each.client for each in remote}
-        while any(self._is_expected(name) for name in awaited):
-            left = _STEP if end is None else min(_STEP, end - time.monotonic())
-            if left <= 0:
-                break
-            try:
-                answers.append(inbox.get(timeout=left))
-                awaited.discard(answers[-1].client)
-            except Empty:
-                continue
-        return answers
+        self._wait(inbox, {request.client for request in remote}, timeout)
+        return [*answers, *inbox.answers]
+
+    def _wait(self, inbox: _Inbox, clients: set[str], timeout: float | None) -> None:
+        """Wait until all of these have answered that are expected to; raise KeyboardInterrupt if told to stop."""
+        end, is_stopping = math.inf if timeout is None else time.monotonic() + timeout, False
+        while any(self._is_expected(name) for name in clients - {answer.client for answer in inbox.answers}):
+            if inbox.wait(min(_STEP, end - time.monotonic())):
+                return
+            if self.should_stop() and not is_stopping:
+                is_stopping, end = True, min(end, time.monotonic() + _LAST_WORDS)
+            if time.monotonic() >= end:
+                if is_stopping and threading.current_thread() is threading.main_thread():
+                    raise KeyboardInterrupt
+                return
 
     def _is_expected(self, name: str) -> bool:
         seat = self._seats[name]
         return seat.session is not None or not seat.is_written_off
 
-    def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: SimpleQueue[Answer]) -> None:
+    def _post(self, contents: Sequence[tuple[Request, bytes]], inbox: _Inbox) -> None:
         for request, content in contents:
             seat = self._seats[request.client]
             seat.waiting = inbox

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -42,7 +42,7 @@ from verfedsv.network.locking import lock_folder
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs import writing
 from verfedsv.runs.config import ClientSection, Config, ServerSection
-from verfedsv.runs.execute import Run
+from verfedsv.runs.execute import Run, Update
 from verfedsv.runs.models import build_head, weigh_classes
 from verfedsv.settlement.statement import make_statement
 from verfedsv.texts import printable, shortened
@@ -344,6 +344,11 @@ class NetworkRun(Run):
             loss=self.config.training.loss,
         )
         return data
+
+    def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
+        """Train as `Run` does; told to stop, it does not wait for clients that are away."""
+        self.hub.should_stop = should_stop
+        return super().train(resume=resume, should_stop=should_stop)
 
     def _connect(self) -> Training:
         """Return the server and its connections; all clients have begun the training."""
