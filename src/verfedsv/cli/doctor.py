@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,12 +16,12 @@ from verfedsv.cli.options import AsJson
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.data.sources import ClientFile
 from verfedsv.errors import InputError, VerfedsvError
-from verfedsv.network import doctor as checks
 from verfedsv.network.credentials import Credentials, read_credentials
-from verfedsv.network.doctor import Check
-from verfedsv.network.joining import find_certificate
-from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.keys import read_private_key
+from verfedsv.texts import printable
+
+if TYPE_CHECKING:
+    from verfedsv.network.doctor import Check
 
 EXIT_BAD = 1
 _STYLES = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -40,6 +40,12 @@ def doctor(
     key: Annotated[Path | None, typer.Option(help="As for verfedsv join.", metavar="FILE")] = None,
     authority: Annotated[Path | None, typer.Option("--ca", help="As for verfedsv join.", metavar="FILE")] = None,
     name: Annotated[str | None, typer.Option(help="As for verfedsv join.", metavar="NAME")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", help="As for verfedsv join.", metavar="COLUMN")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="As for verfedsv join.", metavar="FOLDER")] = None,
+    address: Annotated[str | None, typer.Option(help="As for verfedsv serve.", metavar="HOST:PORT")] = None,
+    keys: Annotated[Path | None, typer.Option(help="As for verfedsv serve.", metavar="FOLDER")] = None,
     insecure: Insecure = False,
     passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
@@ -57,10 +63,13 @@ def doctor(
     import_network()
     path = Path(what)
     if path.suffix == ".toml" or path.exists():
-        found = _at_server(path, insecure, passphrase_file)
+        found = _at_server(path, address, keys, insecure, passphrase_file)
     elif ":" in what:
         files = certificate, key, authority
-        found = _at_client(what, features, id_column, files, name, insecure, passphrase_file)
+        file = (
+            None if features is None else ClientFile(features, id_column, None if columns is None else tuple(columns))
+        )
+        found = _at_client(what, file, files, name, folder, insecure, passphrase_file)
     else:
         raise InputError(f"name a server, HOST:PORT, or a configuration; received {what!r}")
     results = []
@@ -68,7 +77,7 @@ def doctor(
     for check in found:
         results.append(check)
         if not as_json:
-            line = Text.assemble((f"{check.state:5}", _STYLES[check.state]), f"{check.what:12}", check.text)
+            line = Text.assemble((f"{check.state:5}", _STYLES[check.state]), f"{check.what:12}", printable(check.text))
             console.print(line, soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([vars(check) for check in results], indent=2, ensure_ascii=False))
@@ -78,13 +87,17 @@ def doctor(
 
 def _at_client(
     address: str,
-    features: Path | None,
-    id_column: str,
+    file: ClientFile | None,
     files: tuple[Path | None, Path | None, Path | None],
     name: str | None,
+    folder: Path | None,
     insecure: bool,
     passphrase_file: Path | None,
 ) -> Iterator[Check]:
+    from verfedsv.network import doctor as checks
+    from verfedsv.network.doctor import Check
+    from verfedsv.network.joining import find_certificate
+
     credentials: Credentials | None = None
     if insecure:
         check_loopback(address)
@@ -102,21 +115,28 @@ def _at_client(
             yield checks.check_certificate(credentials.certificate)
         except VerfedsvError as error:
             yield Check("certificate", "bad", str(error))
-    if features is None:
+    if file is None:
         yield Check("features", "note", "not checked: name your file with --features")
     else:
-        yield from checks.check_features(ClientFile(features, id_column))
+        yield from checks.check_features(file)
     own = name or (credentials.name if credentials else "")
-    yield checks.check_folder(Path(f"verfedsv-{own}"))
+    yield checks.check_folder(folder or Path(f"verfedsv-{own}"))
     reached = [*checks.check_address(address)]
     yield from reached
     if all(check.state != "bad" for check in reached) and (credentials is not None or insecure):
         yield from checks.check_server(address, own, credentials)
 
 
-def _at_server(path: Path, insecure: bool, passphrase_file: Path | None) -> Iterator[Check]:
+def _at_server(
+    path: Path, address: str | None, keys: Path | None, insecure: bool, passphrase_file: Path | None
+) -> Iterator[Check]:
+    from verfedsv.network import doctor as checks
+    from verfedsv.network.doctor import Check
+    from verfedsv.network.serving import NetworkRun
+
     try:
         run = NetworkRun.of_file(path)
+        run.listen_at(address, keys)
     except VerfedsvError as error:
         yield Check("config", "bad", str(error))
         return

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import EXIT_INTERRUPTED
 from verfedsv.errors import InputError
+from verfedsv.texts import printable
 
 
 def join(
@@ -102,4 +103,4 @@ def join(
             own = json.loads(path.read_text(encoding="utf-8"))
             if own.get("share") is not None:
                 console.print(f"your share of what the clients achieved: {own['share']:.1%}", highlight=False)
-    console.print(end.reason, highlight=False, markup=False)
+    console.print(printable(end.reason), highlight=False, markup=False)

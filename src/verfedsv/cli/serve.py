@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,10 +17,11 @@ from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out
-from verfedsv.network.delivery import FINISHED
-from verfedsv.network.messages import End
-from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.keys import read_private_key
+from verfedsv.texts import printable
+
+if TYPE_CHECKING:
+    from verfedsv.network.serving import NetworkRun
 
 _SECONDS_BETWEEN = 0.5
 """Of lines of JSON that say how far a stage is."""
@@ -55,6 +56,10 @@ def serve(
     Example: verfedsv serve consortium.toml
     """
     import_network()
+    from verfedsv.network.delivery import FINISHED
+    from verfedsv.network.messages import End
+    from verfedsv.network.serving import NetworkRun
+
     run = NetworkRun.of_file(config)
     run.listen_at(address, keys)
     console = Console(stderr=as_json)
@@ -98,7 +103,7 @@ def serve(
 
 def _say_to(console: Console) -> Callable[[str], None]:
     def say(text: str) -> None:
-        console.print(f"{now()} {text}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{now()} {printable(text)}", highlight=False, markup=False, soft_wrap=True)
 
     return say
 

@@ -6,7 +6,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -21,13 +21,14 @@ from verfedsv.cli.progress import stop_on_interrupt
 from verfedsv.cli.training import listed_measures
 from verfedsv.cli.valuing import show
 from verfedsv.errors import InputError, VerfedsvError
-from verfedsv.network.consortium import Consortium
-from verfedsv.network.serving import NetworkRun
 from verfedsv.runs.folder import RunFolder
 from verfedsv.valuation.verdict import judge
 
 _STYLES = {"running": "green", "waiting": "yellow", "connected": "green", "done": "dim", "failed": "red"}
 _WIDTH = 30
+
+if TYPE_CHECKING:
+    from verfedsv.network.consortium import Consortium
 
 
 def up(
@@ -48,6 +49,9 @@ def up(
     Example: verfedsv up consortium.toml
     """
     import_network()
+    from verfedsv.network.consortium import Consortium
+    from verfedsv.network.serving import NetworkRun
+
     run = NetworkRun.of_file(config)
     if run.config.up is None:
         raise InputError(f"{config} has no [up] with the files of the other clients: features = {{ NAME = FILE }}")

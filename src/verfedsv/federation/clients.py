@@ -151,6 +151,8 @@ class Client:
 
     def _predict(self, samples: Array | None) -> Floats:
         """Return the embeddings of samples, of all if None, taking the features of some at a time."""
+        if samples is not None:
+            _check_samples(samples, self._features.shape[0])
         n_samples = self._features.shape[0] if samples is None else len(samples)
         # At least 64 numbers a sample, for what models hold of their own, such as a hidden layer.
         width = max(64, self._features.size // max(1, self._features.shape[0]))
@@ -165,12 +167,7 @@ class Client:
         """Return the features of these samples, of all if `samples` is None."""
         rows = self._features
         if samples is not None:
-            n_samples = rows.shape[0]
-            if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
-                raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
-            if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # as unsigned, negative numbers are large
-                ends = f"{samples.min()} to {samples.max()}"
-                raise InputError(f"samples must be from 0 to {n_samples - 1}; received {ends}")
+            _check_samples(samples, rows.shape[0])
             rows = rows.take(samples, axis=0) if isinstance(rows, np.ndarray) else rows[samples]
         result: Matrix = rows.astype(np.float64, copy=False)
         return result
@@ -213,6 +210,15 @@ class Client:
         if state["round"] != round_number:
             raise InputError(f"{path} holds round {state['round']}, not {round_number}")
         self.restore({name: value for name, value in state.items() if name not in own})
+
+
+def _check_samples(samples: Array, n_samples: int) -> None:
+    """Raise InputError unless these are numbers of samples."""
+    if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
+        raise InputError(f"samples must be a list of whole numbers; received {samples.dtype} {samples.shape}")
+    if np.maximum.reduce(samples.view(np.uint64)) >= n_samples:  # as unsigned, negative numbers are large
+        ends = f"{samples.min()} to {samples.max()}"
+        raise InputError(f"samples must be from 0 to {n_samples - 1}; received {ends}")
 
 
 def _compact(features: Floats) -> Array:

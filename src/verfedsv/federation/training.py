@@ -248,7 +248,12 @@ class Training:
 
     def _ask(self, requests: Sequence[Request], use: Callable[[Any], Any] = lambda answer: answer) -> dict[str, Any]:
         """Return what `use` makes of the answers, by client, without those that are missing or invalid."""
-        return ask(self.transport, requests, use, self.on_invalid, self.timeout, self.n_tries, self.on_missing)
+        return ask(self.transport, requests, use, self.on_invalid, self.timeout, self.n_tries, self._tell_missing)
+
+    def _tell_missing(self, request: Request) -> None:
+        """Tell of a client that did not answer, unless it has left, as it was allowed to."""
+        if request.client in self.server.present:
+            self.on_missing(request)
 
 
 def build_server(

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -76,13 +77,16 @@ class Consortium:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all processes, the server first, so that it can save where it is."""
-        for name, process in self._processes.items():
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT if name == "server" else signal.SIGTERM)
-                try:
-                    process.wait(_GRACE)
-                except subprocess.TimeoutExpired:
+        """End all processes, the server first, so that it can save where it is; pressing Ctrl-C again kills them."""
+        try:
+            for name, process in self._processes.items():
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT if name == "server" else signal.SIGTERM)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_GRACE)
+        finally:
+            for process in self._processes.values():
+                if process.poll() is None:
                     process.kill()
 
     def _start(self, name: str, command: list[str]) -> None:

@@ -62,11 +62,14 @@ _STEP = 0.2
 
 
 class Refused(Exception):  # noqa: N818  # not an error of the server's
-    """A connection is refused, with the code that gRPC has for it."""
+    """A connection is refused, with the code that gRPC has for it.
 
-    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+    The reason is for the log; `told` is what the caller is told, the reason if it is None.
+    """
+
+    def __init__(self, code: grpc.StatusCode, reason: str, told: str | None = None) -> None:
         super().__init__(reason)
-        self.code = code
+        self.code, self.told = code, reason if told is None else told
 
 
 @dataclass(eq=False)
@@ -327,7 +330,7 @@ class Hub:
                 await self._serve(_Session(hello.session, certificate), hello, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
-            await context.abort(refused.code, str(refused))
+            await context.abort(refused.code, refused.told)
 
     def _identify(self, certificate: bytes | None) -> str:
         """Return who is calling, by the certificate; an empty name without TLS."""
@@ -337,7 +340,10 @@ class Hub:
             code = grpc.StatusCode.PERMISSION_DENIED
             if isinstance(error, RefusedError) and error.reason == "no revocation list":
                 code = grpc.StatusCode.UNAVAILABLE  # which the server's operator has to mend, and the client may wait
-            raise Refused(code, str(error)) from None
+            told = str(error)
+            if isinstance(error, RefusedError) and error.reason in ("no revocation list", "unreadable"):
+                told = "the server cannot tell whether certificates are valid: its operator has to mend that"
+            raise Refused(code, str(error), told) from None  # the reason may name files of the server
 
     def _check_again(self, session: _Session) -> bool:
         """Return whether the certificate of a connection is still accepted; otherwise end the connection."""

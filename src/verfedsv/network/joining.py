@@ -17,6 +17,7 @@ from verfedsv.network.member import Member
 from verfedsv.network.messages import End
 from verfedsv.network.rows_member import NewRowsMember
 from verfedsv.network.tls_keys import Passphrase
+from verfedsv.texts import printable
 
 
 class Joining:
@@ -65,9 +66,13 @@ class Joining:
             raise InputError("a client needs a name or a certificate")
         return self._name or (self._credentials.name if self._credentials else "")
 
-    def run(self, on_event: Callable[[str], None], on_round: Callable[[int, int], None]) -> End:
+    def run(self, say: Callable[[str], None], on_round: Callable[[int, int], None]) -> End:
         """Take part until the server says that it is over; return its last message."""
         folder = self._folder or Path(f"verfedsv-{self.name}")
+
+        def on_event(text: str) -> None:  # with what the server says, made safe to show
+            say(printable(text))
+
         member = self._program(folder, on_event)
 
         def answer(message: object) -> object:

@@ -15,7 +15,7 @@ from verfedsv.federation.messages import Answer, Message, Refusal
 from verfedsv.network.messages import End, Hello, Welcome
 from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
-LARGEST_REQUEST = 1 << 32
+LARGEST_REQUEST = 1 << 30
 """Limit of a message of the server in bytes; a client trusts it with the training."""
 
 _PAUSE, _LONGEST_PAUSE = 0.2, 10.0

@@ -12,7 +12,6 @@ Its folder is private, and holds
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 import time
@@ -42,6 +41,10 @@ from verfedsv.network.locking import lock_folder
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _LONGEST_NAME = 100
+_WIDEST = 2**16
+"""Hidden units, and numbers in an embedding, that a server can ask for."""
+_ROOM_FOR_ID = 45
+"""Bytes on the disk for each id of the other parties, while ids are aligned."""
 _FEW = 1000
 """Samples that are embedded to warm up."""
 _ALIGNMENT = get_args(net.AlignmentRequest)
@@ -111,9 +114,11 @@ class Member:
         """
         try:
             return self._carry_out(message)
-        except VerfedsvError as error:
-            self._on_event(f"refused {type(message).__name__}: {error}")
-            return Refusal(message.client, message.round, message.sequence, str(error))
+        except (VerfedsvError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            # The server's messages are not trusted: whatever cannot be carried out is refused.
+            text = str(error) if isinstance(error, VerfedsvError) else f"{type(error).__name__}: {error}"
+            self._on_event(f"refused {type(message).__name__}: {text}")
+            return Refusal(message.client, message.round, message.sequence, text)
 
     def _carry_out(self, message: Any) -> Any:
         done = Done(message.client, message.round, message.sequence)
@@ -125,6 +130,8 @@ class Member:
             case Embed() | Gradients() | Predict() | Save() | Restore():
                 return self._train(message)
             case _ if isinstance(message, _ALIGNMENT):
+                if isinstance(message, net.StartAlignment):
+                    self._check_room(sum(message.sizes))
                 answer = answer_for(self.party, message)
                 if isinstance(message, net.Agree) and self.party.aligned is not None:
                     self._keep_aligned(self.party.aligned)
@@ -155,6 +162,12 @@ class Member:
         shown = ", ".join(f"{rate:.1%} of {name}'s {aligned.sizes[name]:,}" for name, rate in aligned.rates.items())
         self._on_event(f"{aligned.n_common:,} ids are common to all: {shown}")
 
+    def _check_room(self, n_ids: int) -> None:
+        """Raise InputError if there is no room on the disk for the ids that the others are said to have."""
+        free = shutil.disk_usage(self.folder).free
+        if n_ids * _ROOM_FOR_ID > free // 2:
+            raise InputError(f"an alignment of {n_ids:,} ids would take more than half of the free disk")
+
     # Training
 
     def _start(self, message: net.Begin) -> None:
@@ -170,6 +183,11 @@ class Member:
 
     def _build(self, message: net.Begin) -> Client:
         rows, learning = self._rows(message.samples), message.learning
+        if not (1 <= learning.width <= _WIDEST and 1 <= learning.hidden <= _WIDEST):
+            raise InputError(
+                f"a model with {learning.hidden:,} hidden units and embeddings of {learning.width:,} numbers is not "
+                f"built; at most {_WIDEST:,} are"
+            )
         if message.is_test.shape != message.samples.shape:
             raise InputError("which samples are for testing must be said of each")
         is_test = message.is_test.astype(bool)
@@ -258,6 +276,7 @@ class Member:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint in a client's folder that was written last, None if there is none."""
-    saved = [*folder.glob(f"{client_file(0)}-*.npz")]
-    return max(saved, key=os.path.getmtime) if saved else None
+    """Return the checkpoint of the last round in a client's folder, None if there is none."""
+    rounds = [path.stem.rpartition("-")[2] for path in folder.glob(f"{client_file(0)}-*.npz")]
+    numbers = [int(each) for each in rounds if each.isdecimal()]
+    return path_of_round(folder / client_file(0), max(numbers)) if numbers else None

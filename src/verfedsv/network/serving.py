@@ -25,7 +25,7 @@ from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Done, Refusal, Request, Restore
+from verfedsv.federation.messages import Done, Embed, Gradients, Refusal, Request, Restore
 from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
@@ -437,7 +437,11 @@ class NetworkRun(Run):
                 f"checkpoint is lost, delete {self._files.checkpoints_path} and start the server again: all models "
                 "start anew, and what was recorded is kept"
             )
-        self.notify(f"{request.client} refused: round {request.round}: {error}")
+        refused = f"{request.client} refused: round {request.round}: {error}"
+        if self.server_section.if_missing == "stop" and isinstance(request, Embed | Gradients):
+            # Repeated after a crash, the round would be another one if the client did not refuse again.
+            raise MissingClientError(f"{refused}. What was recorded is kept: start the server again, and it continues")
+        self.notify(refused)
 
     def _miss(self, request: Request) -> None:
         """Go on without a client that did not answer in time, or stop, as configured."""
