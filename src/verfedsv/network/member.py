@@ -256,7 +256,12 @@ class Member:
 
     def _keep(self, message: net.Deliver) -> None:
         name = PurePath(message.name)
-        if name.name != message.name or not message.name.isprintable() or len(message.name) > _LONGEST_NAME:
+        if (
+            name.name != message.name
+            or message.name in ("", "..")
+            or not message.name.isprintable()
+            or len(message.name) > _LONGEST_NAME
+        ):
             raise InputError(f"{message.name[:_LONGEST_NAME]!r} cannot be the name of a file")
         folder = self.folder / RECEIVED
         folder.mkdir(exist_ok=True)

@@ -1,0 +1,114 @@
+"""What a client's program does with messages that no honest server sends."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.network.consortium import write_csv
+from verfedsv.data.sources import ClientFile
+from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction, Refusal
+from verfedsv.network import messages as net
+from verfedsv.network.member import Member, newest_checkpoint
+
+LEARNING = net.Learning("linear", 32, 1, 0, 0.1, "constant", "sgd", 0.9, "standardise")
+
+
+@pytest.fixture
+def member(tmp_path):
+    """A client with 50 rows, in the middle of a training."""
+    rng = np.random.default_rng(0)
+    write_csv(tmp_path / "telco.csv", np.arange(50), 3, rng)
+    member = Member("telco", ClientFile(tmp_path / "telco.csv", "id"), tmp_path / "folder")
+    assert isinstance(member.answer(begin()), Done)
+    yield member
+    member.close()
+
+
+def begin(**changes):
+    learning = replace(LEARNING, **changes)
+    return net.Begin("telco", 0, 1, f"start {changes}", np.arange(50), np.zeros(50, np.uint8), learning, 10)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Predict("telco", 1, 5, np.array(3)),
+        Predict("telco", 1, 5, np.array([2**62])),
+        Embed("telco", 1, 5, np.array([[1]])),
+        Gradients("telco", 1, 5, None, np.ones((3, 1))),
+        begin(width=2**62),
+        begin(hidden=2**40, model="perceptron"),
+        begin(width=0),
+        begin(model="tree"),
+        begin(optimizer="none"),
+        begin(scale="none of these"),
+        begin(rate=-1.0),
+        net.Begin("telco", 0, 1, "other", np.array([0, 0]), np.zeros(2, np.uint8), LEARNING, 10),
+        net.Begin("telco", 0, 1, "other", np.array([50]), np.zeros(1, np.uint8), LEARNING, 10),
+        net.Begin("telco", 0, 1, "other", np.arange(5), np.zeros(2, np.uint8), LEARNING, 10),
+        net.StartAlignment("telco", 0, 1, bytes(32), ["bank", "telco"], [2**32 - 1, 50], 4096),
+        net.StartAlignment("telco", 0, 1, bytes(3), ["bank", "telco"], [5, 50], 4096),
+        net.OwnPoints("telco", 0, 1, 0),
+        net.Deliver("telco", 0, 1, "../aligned", b""),
+        net.Deliver("telco", 0, 1, "", b""),
+        net.Deliver("telco", 0, 1, "..", b""),
+        net.Welcome("telco", 0, 1, 1, "0", "telco", 0.0, ""),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_no_honest_server_asks_is_refused(member, message, tmp_path):
+    """With a reason, without much memory or disk, and the training goes on as if it had not been asked."""
+    before = sorted(path.name for path in (tmp_path / "folder").rglob("*"))
+    answer = member.answer(message)
+    assert isinstance(answer, Refusal)
+    assert answer.reason
+    assert sorted(path.name for path in (tmp_path / "folder").rglob("*")) == before
+    assert isinstance(member.answer(Predict("telco", 1, 10, None)), Prediction)
+    assert isinstance(member.answer(Embed("telco", 1, 11, np.arange(4))), Embeddings)
+
+
+def test_the_newest_checkpoint_is_that_of_the_last_round(tmp_path):
+    """Whatever the clock said when it was written."""
+    for number, moment in ((100, 2_000_000_000), (20, 1_000_000_000), (200, 1_500_000_000)):
+        path = tmp_path / f"client-0-{number}.npz"
+        path.touch()
+        os.utime(path, (moment, moment))
+    (tmp_path / "client-0-x.npz").touch()
+    assert newest_checkpoint(tmp_path) == tmp_path / "client-0-200.npz"
+    assert newest_checkpoint(tmp_path / "nothing") is None
+
+
+WITHOUT = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("grpc", "rbcl") or name.startswith("google.protobuf"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = ["verfedsv", *sys.argv[1:]]
+from verfedsv.cli import app
+app()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["serve", "x.toml"], ["up", "x.toml"], ["doctor", "x.toml"], ["join", "a:1", "--features", "x.csv"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_without_the_extra_commands_say_what_to_install(arguments):
+    """And all others work."""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False
+    )
+    if arguments == ["--help"]:
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert done.returncode == 2
+        assert "pip install '.[net]'" in done.stderr
