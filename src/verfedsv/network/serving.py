@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from itertools import count
@@ -47,12 +48,15 @@ from verfedsv.valuation import Valuation
 _ALIGNED = "aligned"
 SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
+_STEP = 1.0
+"""Seconds between two checks whether to wait on."""
 
 
 class NetworkRun(Run):
     """A run whose clients dial in. `open` comes first, then `gather`; from then on it is like any other.
 
-    `admit` says who a caller is (`Hub`), `notify` is told in words what happens.
+    `admit` says who a caller is (`Hub`), `notify` is told in words what happens; `check` is called
+    while a client is waited for outside of rounds, and raises an exception to stop that.
     """
 
     purpose = "train"
@@ -67,6 +71,7 @@ class NetworkRun(Run):
             )
         self.server_section: ServerSection = config.server
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
+        self.check: Callable[[], None] = lambda: None
         self._start = ""
         self._aligned: Aligned | None = None
         self._known: Any = None
@@ -248,11 +253,13 @@ class NetworkRun(Run):
 
     def _ask_one(self, message: Any) -> Message:
         """Return the answer to a message; raise InputError if there is none, or it is a refusal."""
-        found = self.hub.exchange([message], SETTLING)
-        for answer in found:
-            if isinstance(answer, Refusal):
-                raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
-            return answer
+        end = time.monotonic() + SETTLING
+        while time.monotonic() < end:
+            self.check()
+            for answer in self.hub.exchange([message], _STEP):
+                if isinstance(answer, Refusal):
+                    raise InputError(f"{message.client!r} refuses: {answer.reason[:1000]}")
+                return answer
         raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
 
     # The run
