@@ -107,7 +107,8 @@ def _at_client(
     else:
         yield from checks.check_features(ClientFile(features, id_column))
     own = name or (credentials.name if credentials else "")
-    yield checks.check_folder(Path(f"verfedsv-{own}"))
+    if own:
+        yield checks.check_folder(Path(f"verfedsv-{own}"))
     reached = [*checks.check_address(address)]
     yield from reached
     if all(check.state != "bad" for check in reached) and (credentials is not None or insecure):
