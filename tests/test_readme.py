@@ -35,13 +35,16 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, needs, tmp_path, mon
 
 
 def test_the_commands_on_a_run_succeed(tmp_path, monkeypatch):
-    """Those of the README and then of report.md, as printed, on a run of clients that both lower the loss."""
+    """Those of the README and then of report.md, as printed, on a run of clients that both lower the loss.
+
+    Commands of a network are those of tests/test_deployment_page.py.
+    """
     pytest.importorskip("altair")
     monkeypatch.chdir(tmp_path)
     with verfedsv.Recorder("runs/credit", labels=[0, 1], clients=["bank", "telco"]) as recorder:
         recorder.log([0, 1], {"bank": [-1.0, 1.0], "telco": [-0.5, 0.5]})
     text = (ROOT / "README.md").read_text(encoding="utf-8") + (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^    verfedsv ((?!run|watch).*)$", text, re.MULTILINE)
+    commands = re.findall(r"^    verfedsv ((?!run|watch|serve|join|up|doctor|keys request).*)$", text, re.MULTILINE)
     assert len(commands) == 10
     for command in commands:
         done = call(*shlex.split(command, comments=True))

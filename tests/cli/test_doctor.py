@@ -67,8 +67,10 @@ def test_what_is_wrong_at_a_client(serving, options, what, says):
     """One line says what, and the exit code is 1."""
     result = call("doctor", serving, *OPTIONS, *options)
     assert result.returncode == 1, result.stdout
-    state, text = states(result)[what]
+    found = states(result)
+    state, text = found[what]
     assert state == "bad"
+    assert ("folder" in found) == (what != "certificate")  # it is named by the certificate
     assert says in text
 
 

@@ -120,7 +120,8 @@ def _at_client(
     else:
         yield from checks.check_features(file)
     own = name or (credentials.name if credentials else "")
-    yield checks.check_folder(folder or Path(f"verfedsv-{own}"))
+    if own or folder is not None:
+        yield checks.check_folder(folder or Path(f"verfedsv-{own}"))
     reached = [*checks.check_address(address)]
     yield from reached
     if all(check.state != "bad" for check in reached) and (credentials is not None or insecure):

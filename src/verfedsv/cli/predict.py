@@ -138,6 +138,7 @@ def _predict_over_network(
         with progress_bar(console) as bar:
             task = bar.add_task("aligning ids", total=None)
             with interrupts() as check:
+                run.check = check
                 run.align(follow(bar, task, check))
                 bar.update(task, description="predicting")
                 result = run.predict_all(follow(bar, task, check))

@@ -71,7 +71,7 @@ def serve(
     run.notify = _say_json_of(run) if as_json else _say_to(console)
     run.notify(run.describe_own_file())  # an error here is better than one when all are waiting
     port = run.open(admit, credentials)
-    end = End("", 0, 0, "the server stopped; it may continue later", is_finished=False)
+    end = stopping = End("", 0, 0, "the server stopped; it may continue later", is_finished=False)
     try:
         host = run.server_section.address.rpartition(":")[0]
         run.notify(f"listening on {host}:{port}; waiting for {', '.join(run.others)}")
@@ -85,9 +85,12 @@ def serve(
                 run.notify("stopped; the same command begins again")
                 raise typer.Exit(EXIT_INTERRUPTED)
         stopped_early = "stopped; the same command begins again"
+        # Without the reason: what is wrong with others' ids is not for all to know.
+        end = End("", 0, 0, "the server stopped while ids were aligned; its operator knows why", is_finished=False)
         with explain_interrupt(console, stopped_early), interrupts() as check, progress_bar(console) as bar:
-            task = bar.add_task("aligning ids", total=None)
+            task, run.check = bar.add_task("aligning ids", total=None), check
             run.align(_follow_json("aligning ids", check) if as_json else follow(bar, task, check))
+        end, run.check = stopping, lambda: None
         with explain_warnings(Console(stderr=True)):
             is_done = _carry_out_silently(run, resume=resume) if as_json else carry_out(console, run, resume=resume)
             if not is_done:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -56,12 +58,15 @@ bytes for each on the disks of all others, whether there are as many or not."""
 
 SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
+_STEP = 1.0
+"""Seconds between two checks whether to wait on."""
 
 
 class NetworkRun(Run):
     """A run whose clients dial in. `open` comes first, then `gather`; from then on it is like any other.
 
-    `admit` says who a caller is (`Hub`), `notify` is told in words what happens.
+    `admit` says who a caller is (`Hub`), `notify` is told in words what happens; `check` is called
+    while a client is waited for outside of rounds, and raises an exception to stop that.
     """
 
     purpose = "train"
@@ -77,6 +82,7 @@ class NetworkRun(Run):
             )
         self.server_section: ServerSection = config.server
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
+        self.check: Callable[[], None] = lambda: None
         self._start = ""
         self._aligned: Aligned | None = None
         self._known: Any = None
@@ -302,7 +308,12 @@ class NetworkRun(Run):
 
     def _ask_one(self, message: Any) -> Any:
         """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none."""
-        return ask_one(self.hub, message, SETTLING)
+        end = time.monotonic() + SETTLING
+        while time.monotonic() < end:
+            self.check()
+            with suppress(MissingClientError):
+                return ask_one(self.hub, message, _STEP)
+        raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
 
     # The run
 
