@@ -12,7 +12,10 @@ from benchmarks import (
     heads,
     jump,
     limits,
+    network,
+    network_training,
     one_round,
+    peers,
     reading,
     recording,
     scaling,
@@ -196,6 +199,22 @@ multiplication for each id and party. Memory is what a process grows by: that of
 
 {alignment}
 
+## Network
+
+Mutual TLS on the loopback address of one machine, server and each client a process. An iteration is Embed, Embeddings,
+Gradients and Done with 2,000 samples and embeddings of one float64. The bare echo sends the same bytes over streams of
+`grpc.aio`, and does nothing else. Asynchronous: each of 4 clients is asked by a thread of its own, and a step is those
+four messages. Ratios are medians over blocks in turn.
+
+{network}
+
+{network_training}
+
+Other frameworks with the same traffic (`benchmarks/peers`), 2,000 float64 each way. An exchange is a request to each of
+4 clients and their replies; our iteration has two of them.
+
+{peers}
+
 ## Training
 
 {training}
@@ -237,6 +256,8 @@ def main() -> None:
     head_times, head_deviations = heads.time_to_value(), heads.deviations()
     print("alignment")
     alignment_table = alignment.run()
+    print("network")
+    network_table, network_training_table, peers_table = network.run(), network_training.run(), peers.run()
     print("training")
     training_text, of_training = training.run()
     print("accuracy")
@@ -269,6 +290,9 @@ def main() -> None:
         head_times=head_times,
         head_deviations=head_deviations,
         alignment=alignment_table,
+        network=network_table,
+        network_training=network_training_table,
+        peers=peers_table,
         training=training_text,
         accuracy=accuracy_table,
         units=accuracy.UNITS,
