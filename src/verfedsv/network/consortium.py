@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -69,9 +70,17 @@ class Consortium:
                     process.kill()
 
     def _start(self, name: str, command: list[str]) -> None:
+        # Clients share one machine, where threads of their matrix products wait for each other: with 4 clients on two
+        # cores, 3.65 instead of 3.24 ms for an iteration of 2,000 samples.
+        alone = {} if name == "server" else {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         # In a session of its own: Ctrl-C in the terminal is for this process, which ends the others in order.
         process = subprocess.Popen(  # noqa: S603  # of this program
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**alone, **os.environ},
         )
         self._processes[name], self._last[name] = process, "starting"
         threading.Thread(target=self._follow, args=(name, process), daemon=True).start()
