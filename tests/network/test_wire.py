@@ -157,3 +157,10 @@ def test_no_message_names_its_sender():
     for field in pb.FromClient.DESCRIPTOR.oneofs_by_name["content"].fields:
         texts = [own.name for own in field.message_type.fields if own.type == FieldDescriptor.TYPE_STRING]
         assert field.name == "hello" or texts in ([], ["reason"], ["checksum"])
+
+
+def test_the_page_on_security_lists_every_message():
+    """By the name of its class."""
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    listed = page.partition("## What crosses the wire")[2].partition("\n## ")[0]
+    assert [kind.__name__ for kind in _KINDS.values() if f"`{kind.__name__}`" not in listed] == []

@@ -16,7 +16,7 @@ from verfedsv.cli.options import EXIT_INTERRUPTED, AsJson
 from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
-from verfedsv.cli.training import carry_out
+from verfedsv.cli.training import carry_out, write_report
 from verfedsv.settlement.keys import read_private_key
 from verfedsv.texts import printable
 
@@ -95,6 +95,8 @@ def serve(
             is_done = _carry_out_silently(run, resume=resume) if as_json else carry_out(console, run, resume=resume)
             if not is_done:
                 raise typer.Exit(EXIT_INTERRUPTED)
+        if not as_json:
+            write_report(console, run.folder)
         missed = run.finish(signing_key)
         end = FINISHED
         for name in missed:

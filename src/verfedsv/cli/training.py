@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progres
 from verfedsv.cli.valuing import show, without_effect
 from verfedsv.federation import Evaluation
 from verfedsv.federation.evaluation import MEASURES
+from verfedsv.files import write_whole
 from verfedsv.report.reading import count_uploads
 from verfedsv.report.summary import UploadCounts
 from verfedsv.runs import Run
@@ -149,3 +151,17 @@ def _show_figures(console: Console, run: Run) -> None:
     if not np.isnan(test["loss"]):
         text += f"; on test samples {listed_measures(test, with_names=False)}"
     console.print(text + ".", highlight=False)
+
+
+def write_report(console: Console, folder: Path) -> Path | None:
+    """Write the report of a run beside its folder, if charts can be drawn here; return its path."""
+    if find_spec("altair") is None:
+        console.print("A report needs the extra: pip install '.[report]'", highlight=False, markup=False)
+        return None
+    from verfedsv.report.html import to_html
+    from verfedsv.report.reading import summarise
+
+    path = folder.with_name(f"{folder.name}.html")
+    write_whole(path, to_html(summarise(RunFolder(folder))).encode())
+    console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
+    return path

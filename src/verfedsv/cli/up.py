@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from rich.text import Text
 from verfedsv.cli.network import import_network
 from verfedsv.cli.options import EXIT_INTERRUPTED
 from verfedsv.cli.progress import stop_on_interrupt
-from verfedsv.cli.training import listed_measures
+from verfedsv.cli.training import listed_measures, write_report
 from verfedsv.cli.valuing import show
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.runs.folder import RunFolder
@@ -73,7 +72,9 @@ def up(
     if valuation is not None:
         show(console, valuation, judge(valuation))
     console.print(f"\nResults: {run.folder}", highlight=False, markup=False, soft_wrap=True)
-    _report(console, run.folder, open_report=open_report)
+    path = write_report(console, run.folder)
+    if open_report and path is not None:
+        webbrowser.open(path.resolve().as_uri())
 
 
 def _render(consortium: Consortium) -> Group:
@@ -118,18 +119,3 @@ def _describe_measures(measures: Mapping[str, float | None]) -> str:
 
 def _line(text: str) -> Text:
     return Text(text, overflow="ellipsis", no_wrap=True)
-
-
-def _report(console: Console, folder: Path, *, open_report: bool) -> None:
-    """Write the report, if charts can be drawn here."""
-    if find_spec("altair") is None:
-        console.print("A report needs the extra: pip install '.[report]'", highlight=False, markup=False)
-        return
-    from verfedsv.report.html import to_html
-    from verfedsv.report.reading import summarise
-
-    path = folder.with_name(f"{folder.name}.html")
-    path.write_text(to_html(summarise(RunFolder(folder))), encoding="utf-8")
-    console.print(f"Report: {path}", highlight=False, markup=False, soft_wrap=True)
-    if open_report:
-        webbrowser.open(path.resolve().as_uri())
