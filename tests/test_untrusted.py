@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from verfedsv.errors import InputError, TranscriptError
-from verfedsv.federation import messages
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.documents import format_of
 from verfedsv.settlement.extract import MAGIC, VERSION, Extract
@@ -94,7 +93,6 @@ READERS = {
     "settlement": Settlement.from_json,
     "valuation": Valuation.from_json,
     "extract": _read_extract,
-    "message": lambda text: messages.from_bytes(len(text).to_bytes(4, "little") + text),
 }
 
 

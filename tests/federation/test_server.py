@@ -75,7 +75,7 @@ def test_a_round_is_recorded_and_answered_with_gradients():
     server, recorder = make_server()
     gradients = play_round(server, FIRST, {"a": EMBEDDINGS[0], "b": EMBEDDINGS[1]})
     for found in gradients.values():
-        np.testing.assert_array_equal(found.samples, FIRST)
+        assert found.samples is None  # those of the upload
         np.testing.assert_allclose(found.values, slope(EMBEDDINGS[:2].sum(axis=0), LABELS[FIRST]), atol=1e-12)
         with pytest.raises(ValueError, match="read-only"):
             found.values[:] *= 2

@@ -93,13 +93,13 @@ class Delivery:
         return found if isinstance(found, dict) else {}
 
 
-def files_for(valuation: Valuation, transcript: Transcript, statement: bytes | None, client: str) -> dict[str, bytes]:
-    """Return what a client gets, by name: its values, its extract and the statement."""
-    files = {"value.json": _own_value(valuation, client)}
+def files_for(
+    valuation: Valuation, transcript: Transcript, signed: Mapping[str, bytes], client: str
+) -> dict[str, bytes]:
+    """Return what a client gets, by name: its values, its extract, and what is `signed`, if anything is."""
+    files = {"value.json": _own_value(valuation, client), **signed}
     if client in transcript.clients:
         files["extract.json"] = make_extract(transcript, client).to_bytes()
-    if statement is not None:
-        files["statement.json"] = statement
     return files
 
 

@@ -342,7 +342,7 @@ class Hub:
                 code = grpc.StatusCode.UNAVAILABLE  # which the server's operator has to mend, and the client may wait
             told = str(error)
             if isinstance(error, RefusedError) and error.reason in ("no revocation list", "unreadable"):
-                told = "the server cannot tell whether certificates are valid: its operator has to mend that"
+                told = "the server cannot read its list of those who were revoked: its operator has to mend that"
             raise Refused(code, str(error), told) from None  # the reason may name files of the server
 
     def _check_again(self, session: _Session) -> bool:

@@ -85,6 +85,9 @@ class NetworkPrediction(NetworkRun):
     def _kept_by_all(self) -> None:
         return None
 
+    def _refuse_another_alignment(self) -> None:
+        """New rows are aligned each time."""
+
     def _keep_aligned(self, found: Alignment) -> None:
         """Keep nothing: these ids are used once."""
 

@@ -491,7 +491,8 @@ class NetworkRun(Run):
             statement = make_statement(self._files, transcript, valuation, signing_key, path).to_json()
             write_whole(path, statement)
             self.notify(f"signed {path}")
-        files = partial(files_for, valuation, self._files.open(for_values=False), statement)
+        signed = {} if statement is None else {path.name: statement}
+        files = partial(files_for, valuation, self._files.open(for_values=False), signed)
         version = hashlib.sha256(valuation.to_json().encode() + (statement or b"")).hexdigest()
         delivery = Delivery(self.hub, self.private / _DELIVERED, version, files, self.notify)
         return delivery.run(self.others, timeout, should_stop)
