@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 import time
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -311,16 +312,26 @@ def test_a_client_whose_disk_is_full_ends(tmp_path, undisturbed, monkeypatch, ki
         if not is_hit:
             return original(self, message)
         failed.append(message)
-        with monkeypatch.context() as context:
-            for place in ("journal", "member"):
-                context.setattr(f"verfedsv.network.{place}.write_whole", fail)
-            context.setattr("verfedsv.federation.checkpoints.writing", fail)
-            context.setattr(Journal, "add", fail)
+        full.add(threading.get_ident())
+        try:
             return original(self, message)
+        finally:
+            full.clear()
 
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "journal")
+    full = set()  # the threads, of one client each, whose disk is full
 
+    def failing(write):
+        def try_to(*arguments, **options):
+            if threading.get_ident() in full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "journal")
+            return write(*arguments, **options)
+
+        return try_to
+
+    for place in ("network.journal.write_whole", "network.member.write_whole", "federation.checkpoints.writing"):
+        module, _, name = place.rpartition(".")
+        monkeypatch.setattr(f"verfedsv.{place}", failing(getattr(import_module(f"verfedsv.{module}"), name)))
+    monkeypatch.setattr(Journal, "add", failing(Journal.add))
     monkeypatch.setattr(Member, "_carry_out", carry_out)
     whole.join()
     begun = threading.Thread(target=lambda: whole.parties["shop"].ended.wait(30) and whole.parties["shop"].restart())

@@ -93,19 +93,23 @@ class _Session:
 
 
 class _Inbox:
-    """The answers to one exchange. Who waits for them is woken once, by the last.
+    """The answers to one exchange, by client: one that answers twice does not stand for another.
 
-    Woken by each, it would take the interpreter's lock from the event loop four times for four clients: 3.05 instead of
-    2.78 ms for an iteration of theirs.
+    Who waits for them is woken once, by the last. Woken by each, it would take the interpreter's lock from the event
+    loop four times for four clients: 3.05 instead of 2.78 ms for an iteration of theirs.
     """
 
     def __init__(self, n_expected: int) -> None:
-        self.answers: list[Answer] = []
+        self._answers: dict[str, Answer] = {}
         self._n_expected, self._is_full = n_expected, threading.Event()
 
+    @property
+    def answers(self) -> list[Answer]:
+        return [*self._answers.values()]
+
     def put(self, answer: Answer) -> None:
-        self.answers.append(answer)
-        if len(self.answers) >= self._n_expected:
+        self._answers.setdefault(answer.client, answer)
+        if len(self._answers) >= self._n_expected:
             self._is_full.set()
 
     def wait(self, timeout: float) -> bool:
