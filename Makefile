@@ -39,11 +39,12 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(INSTALL) --group dev
 	@touch $@
 
-# Debian's browser, for tests of the report; if it cannot be installed, they are skipped.
+# Debian's browser, for tests of the report, and network namespaces, for those of three machines; what cannot be installed is
+# skipped.
 $(VENV)/.browser: $(VENV)/.created
-	@if command -v chromium >/dev/null; then :; \
+	@if command -v chromium >/dev/null && command -v ip >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium iproute2 >/dev/null; \
 	fi || true
 	@command -v chromium >/dev/null || echo "chromium cannot be installed here: tests of the report in a browser are skipped."
 	@if command -v chromium >/dev/null; then touch $@; fi
