@@ -32,7 +32,7 @@ finally:
 """
 
 SERVER_AT_REST = (420 + 180) << 20
-"""Of `verfedsv serve` with one client: all that a valuation needs, measured: 350 MB; to draw the report, measured: 150."""
+"""Of `verfedsv serve` with one client: what a valuation needs, measured: 350 MB; to draw the report, measured: 150."""
 
 EACH_CONNECTION = 6 << 20
 """For a client that sends as much as it can: TLS, HTTP/2 windows, queues. Measured: 4.3 MB; 0.1 MB if it is idle."""
