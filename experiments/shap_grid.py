@@ -34,7 +34,7 @@ class GridSettings(Settings):
     """
 
     grid: tuple[float, ...] = ()
-    grid_seeds: int = 3
+    grid_seeds: int = 5
     grid_rows: int = 10_000
     grid_seconds: float = 50.0
     backgrounds: tuple[int, ...] = (100, 1000)
