@@ -120,9 +120,7 @@ def expand_softmax(
         store(p, c, x)
         total = total + x
     total = 1.0 / total
-    for i in range(LANES):
-        line[i] = step[labels[first + i] * LANES + i]
-    of_label = load(line, 0)
+    of_label = of_labels(step, labels, first, line)
     # With u_c half the step of class c relative to that of the label, the decrease is -log(sum p e^u / sum p e^-u), or
     # -2 artanh(sum p sinh u / sum p cosh u): short series, and no difference of losses.
     odd, even, longest = fill(0.0), fill(0.0), fill(0.0)
@@ -137,8 +135,7 @@ def expand_softmax(
         odd = odd + weight * u * (1.0 + s * (1 / 6 + s * (1 / 120 + s * tail)))
         tail = 1 / 720 + s * (1 / 40320 + s * (1 / 3628800 + s * (1 / 479001600)))
         even = even + weight * (1.0 + s * (1 / 2 + s * (1 / 24 + s * tail)))
-    for i in range(LANES):
-        gradient[labels[first + i] * LANES + i] -= 1
+    subtract_labels(gradient, labels, first)
     if largest_lane(longest) <= _SHORT:
         decrease: float = -sum_lanes(twice_artanh(odd / even))
     else:
@@ -154,12 +151,8 @@ def _decrease_softmax(base: Floats, step: Floats, labels: Array, first: int, lin
     largest class, so that a small loss is not lost beside a large embedding.
     """
     n_classes = len(base) // LANES
-    for i in range(LANES):
-        line[i] = base[labels[first + i] * LANES + i]
-    of_label, decrease = load(line, 0), fill(0.0)
-    for i in range(LANES):
-        line[i] = step[labels[first + i] * LANES + i]
-    step_of_label = load(line, 0)
+    of_label, decrease = of_labels(base, labels, first, line), fill(0.0)
+    step_of_label = of_labels(step, labels, first, line)
     before, after = fill(0.0), fill(0.0)
     for time in (0.0, 1.0):
         top, index = fill(-np.inf), fill(0.0)
@@ -172,11 +165,32 @@ def _decrease_softmax(base: Floats, step: Floats, labels: Array, first: int, lin
             x = load(base, c * LANES) + time * load(step, c * LANES)
             after = after + if_equal(index, fill(float(c)), fill(0.0), exp_lanes(x - top))
         decrease = (top - (of_label + time * step_of_label)) - decrease
-    store(line, 0, (before - after) / (1.0 + after))
+    total: float = sum_lanes(log1p_lanes((before - after) / (1.0 + after), line) - decrease)
+    return total
+
+
+@inlined
+def of_labels(numbers: Floats, labels: Array, first: int, line: Floats) -> Vector:
+    """Return the numbers of the classes that are the labels of eight samples."""
+    for i in range(LANES):
+        line[i] = numbers[labels[first + i] * LANES + i]
+    return load(line, 0)
+
+
+@inlined
+def subtract_labels(numbers: Floats, labels: Array, first: int) -> None:
+    """Subtract 1 from the numbers of the classes that are the labels of eight samples."""
+    for i in range(LANES):
+        numbers[labels[first + i] * LANES + i] -= 1
+
+
+@inlined
+def log1p_lanes(x: Vector, line: Floats) -> Vector:
+    """Return log(1 + x) of eight numbers."""
+    store(line, 0, x)
     for i in range(LANES):
         line[i] = np.log1p(line[i])
-    total: float = sum_lanes(load(line, 0) - decrease)
-    return total
+    return load(line, 0)
 
 
 @compiled
@@ -215,10 +229,7 @@ def softmax_losses(x: Floats, labels: Array, result: Floats) -> None:
             for c in range(n_classes):
                 power = exp_lanes(load_apart(numbers, at + c, n_classes) - top)
                 others = others + if_equal(index, fill(float(c)), fill(0.0), power)
-            store(line, 0, others)
-            for j in range(LANES):
-                line[j] = np.log1p(line[j])
-            others = load(line, 0)
+            others = log1p_lanes(others, line)
             for j in range(LANES):
                 line[j] = numbers[at + j * n_classes + labels[i + j]]
             store(line, 0, others + (top - load(line, 0)))
