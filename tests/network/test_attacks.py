@@ -20,7 +20,7 @@ from tests.network.wiring import hello_of
 from verfedsv import InputError
 from verfedsv.federation import InProcess
 from verfedsv.federation.messages import Embed
-from verfedsv.network import hub as hub_module
+from verfedsv.network import listening
 from verfedsv.network.messages import Welcome
 from verfedsv.network.wire import METHOD, to_bytes
 
@@ -148,7 +148,7 @@ def test_many_connections_at_once_do_not_use_up_the_descriptors():
     expected = train(InProcess(clients), data)
     several = Several(make_clients(2)[0], [])
     before = n_open()
-    most = 2 * hub_module._CONNECTIONS_EACH + hub_module._OTHER_CONNECTIONS
+    most = 2 * listening._CONNECTIONS_EACH + listening._OTHER_CONNECTIONS
     code = (
         "import socket, sys\n"
         "found = []\n"

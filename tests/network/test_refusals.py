@@ -19,7 +19,7 @@ from verfedsv.data.sources import ClientFile
 from verfedsv.federation import SynchronousSchedule, Training, synchronous_rounds
 from verfedsv.federation.messages import Done, Embed, Embeddings, Save
 from verfedsv.network import consortium_pb2 as pb
-from verfedsv.network import handshakes, hub
+from verfedsv.network import handshakes, listening, reception, sessions
 from verfedsv.network.events import Event, Sparing
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
@@ -30,7 +30,8 @@ from verfedsv.network.wire import LARGEST_FRAME, SERVER_OPTIONS, to_bytes
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     """Let what happens at intervals happen soon."""
-    monkeypatch.setattr(hub, "_RECHECK", 0.1)
+    monkeypatch.setattr(sessions, "_RECHECK", 0.1)
+    monkeypatch.setattr(listening, "_REPORT", 0.1)
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_a_revoked_certificate_is_refused(guarded):
 def test_a_revocation_ends_a_live_connection(guarded, monkeypatch, is_idle):
     """At the next message, or after some seconds without one; its last answer does not count."""
     if not is_idle:
-        monkeypatch.setattr(hub, "_RECHECK", 60.0)
+        monkeypatch.setattr(sessions, "_RECHECK", 60.0)
     telco = make("telco", issuer=guarded.signer)
     caller = guarded.call(guarded.credentials_of(telco))
     caller.send(hello_of("telco"))
@@ -208,7 +209,7 @@ def test_a_later_version_is_told_so_even_if_its_hello_has_more(guarded):
 
 def test_who_says_nothing_is_hung_up_on(guarded, monkeypatch):
     """After a time without a whole Hello, also if a frame comes now and then."""
-    monkeypatch.setattr(hub, "_PATIENCE", 0.3)
+    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     silent, slow = guarded.call(), guarded.call()
     slow.send(framed(b"\x08", more=True))
     assert [each.end() for each in (silent, slow)] == [("DEADLINE_EXCEEDED", "no message in 0.3 seconds")] * 2
@@ -217,7 +218,7 @@ def test_who_says_nothing_is_hung_up_on(guarded, monkeypatch):
 
 def test_many_silent_connections_of_a_client_are_too_many(guarded):
     """Those of one client do not keep another from joining."""
-    callers = [guarded.call() for _ in range(hub._MOST_GREETING + 1)]
+    callers = [guarded.call() for _ in range(reception._MOST_GREETING + 1)]
     assert guarded.logged("8 connections have not said anything yet") == "telco"
     guarded.join("shop")
     assert len(callers) == 9
@@ -323,12 +324,12 @@ def test_a_client_in_the_middle_of_a_large_message_is_told_how_it_ended(guarded)
 def test_a_client_that_never_answers_does_not_fill_the_memory(guarded):
     """With 4 messages unanswered it is hung up on, and comes back to the last alone."""
     caller = guarded.join()
-    for number in range(hub._MOST_OWED + 1):
+    for number in range(sessions._MOST_OWED + 1):
         guarded.hub.exchange([Save("telco", number, number, -1)], 0.01)
     assert guarded.logged("it left 4 messages unanswered", "left") == "telco"
     assert caller.end()[0] == "OK"
     again = guarded.join()
-    assert again.receive().sequence == hub._MOST_OWED
+    assert again.receive().sequence == sessions._MOST_OWED
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args
 
@@ -141,6 +141,14 @@ class Assembly:
         whole = bytes(self._content)
         self._content.clear()
         return whole
+
+
+async def next_message(frames_in: AsyncIterator[bytes], assembly: Assembly) -> bytes | None:
+    """Return the next message, None if the other side hung up; raise InputError if it cannot be read."""
+    async for frame in frames_in:
+        if (whole := assembly.add(frame)) is not None:
+            return whole
+    return None
 
 
 _OF_ALL = ("client", "round", "sequence")
