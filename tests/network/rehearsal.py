@@ -142,7 +142,7 @@ class Rehearsal(Consortium):
             missed = run.finish(None, timeout)
             end = FINISHED
         except Killed:
-            leave_behind(run._party)
+            leave_behind(run._common.party)
             raise
         except Exception as error:
             end = End("", 0, 0, str(error), is_finished=False)

@@ -27,17 +27,16 @@ from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
 from verfedsv.data.tables import read_columns
 from verfedsv.errors import InputError, VerfedsvError
-from verfedsv.federation import Client, Rate
+from verfedsv.federation import Client
 from verfedsv.federation.checkpoints import client_file, path_of_round
 from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
-from verfedsv.federation.models import build_model
-from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.files import remove_unfinished, write_whole
 from verfedsv.network import messages as net
 from verfedsv.network.aligning import answer_for
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
+from verfedsv.network.terms import client_of
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _LONGEST_NAME = 100
@@ -196,17 +195,7 @@ class Member:
             self._on_event(text)
         if read.client is None:
             raise InputError(f"{self._file.path} has no features")
-        return Client.from_columns(
-            read.client,
-            is_test,
-            width=learning.width,
-            rate=Rate(learning.rate, learning.decay),  # type: ignore[arg-type]  # Rate checks it
-            scale=learning.scale,  # type: ignore[arg-type]  # Preparation checks it
-            model=build_model(
-                learning.model, learning.hidden, learning.seed, build_optimizer(learning.optimizer, learning.momentum)
-            ),
-            checkpoint=self.folder / client_file(0),
-        )
+        return client_of(read.client, is_test, learning, self.folder / client_file(0))
 
     def _rows(self, samples: Any) -> Any:
         """Return the rows of the file that hold these samples of those that were aligned."""

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from verfedsv.alignment import Alignment, Party
 from verfedsv.arrays import PART_BYTES, Array
 from verfedsv.data.ids import Ids, read_ids
 from verfedsv.data.reading import read_table
@@ -24,8 +23,9 @@ from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Predict
 from verfedsv.federation.predictions import Predictions, Predictor
 from verfedsv.federation.transports import ask
+from verfedsv.network.common_ids import SETTLING, CommonIds
 from verfedsv.network.hub import largest_answer
-from verfedsv.network.serving import SETTLING, NetworkRun
+from verfedsv.network.serving import NetworkRun
 from verfedsv.runs.config import Config
 from verfedsv.runs.predicting import PredictedRows, Source, read_model, read_predictor
 
@@ -49,13 +49,8 @@ class NetworkPrediction(NetworkRun):
         if unknown := [name for name in clients if name not in known]:
             raise InputError(f"{unknown[0]!r} is not a client on another machine; these are {', '.join(known)}")
         self._clients = clients or known
-        self._path, self._id_column = ids, id_column or self._holder.id
+        self._path, self._id_column = ids, id_column or self._labels.id_column
         _ = self.predictor, self._own_ids
-
-    @property
-    def says_aligned(self) -> bool:
-        """New rows are always aligned."""
-        return False
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -69,7 +64,7 @@ class NetworkPrediction(NetworkRun):
     @cached_property
     def _own(self) -> tuple[ClientModel, NewRows] | None:
         """The model and the new rows of the client in this process, if there is one."""
-        name = self._holder.name
+        name = self._labels.owner
         if name not in self.predictor.clients:
             return None
         model = read_model(self._files, self.predictor, name)
@@ -82,24 +77,23 @@ class NetworkPrediction(NetworkRun):
             return self._own[1].ids
         return read_ids(read_table(self._path, self._id_column), self._path, self._id_column)
 
-    def _kept_by_all(self) -> None:
-        return None
-
-    def _refuse_another_alignment(self) -> None:
-        """New rows are aligned each time."""
-
-    def _keep_aligned(self, found: Alignment) -> None:
-        """Keep nothing: these ids are used once."""
-
     @cached_property
-    def _party(self) -> Party:
-        return Party(self._holder.name, self._own_ids, self.private)
+    def _common(self) -> CommonIds:
+        """The common ids of new rows: always aligned, and used once."""
+        return CommonIds(
+            self.hub,
+            self._labels.owner,
+            self._own_ids,
+            self.private,
+            self.others,
+            rule="once",
+            notify=self.notify,
+            check=self.check,
+        )
 
     def predict_all(self, progress: Callable[[int, int], None] = lambda done, total: None) -> PredictedRows:  # noqa: ARG005
         """Return predictions for the common ids."""
-        if self._aligned is None:
-            raise InputError("ids have to be aligned first")
-        predictor, rows = self.predictor, self._aligned.rows.astype(np.intp)
+        predictor, rows = self.predictor, self._common_rows
         widths = {name: len(mean) for name, mean in predictor.means.items()}
         self.hub.limit = partial(largest_answer, widths=widths, n_samples=len(rows))
         if self._own is not None:

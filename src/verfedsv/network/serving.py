@@ -7,59 +7,47 @@ auditors may get, there is a private one (`private` in [server]) with what nobod
 from __future__ import annotations
 
 import hashlib
-import secrets
 import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
-from verfedsv.data.sources import ClientFile, Matched, TableRows, check_column, read_source
+from verfedsv.arrays import Array
+from verfedsv.data.sources import Matched
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
-from verfedsv.errors import InputError, MissingClientError
-from verfedsv.federation import AsynchronousSchedule, Client, Rate, Training
+from verfedsv.errors import InputError
+from verfedsv.federation import AsynchronousSchedule, Rate, Training
 from verfedsv.federation.checkpoints import client_file
-from verfedsv.federation.messages import Done, Embed, Gradients, Refusal, Request, Restore
-from verfedsv.federation.models import build_model
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
 from verfedsv.files import remove_unfinished, write_whole
-from verfedsv.network import messages as net
-from verfedsv.network.admission import Allowed, Checker
-from verfedsv.network.aligning import RemoteParty
-from verfedsv.network.credentials import read_credentials
+from verfedsv.network.absences import Absences
+from verfedsv.network.common_ids import SETTLING, CommonIds
 from verfedsv.network.delivery import Delivery, files_for
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
-from verfedsv.network.hub import Hub, ask_one, largest_answer
+from verfedsv.network.hub import Hub, largest_answer
+from verfedsv.network.label_file import LabelFile
 from verfedsv.network.locking import lock_folder
+from verfedsv.network.messages import End, Hello, Learning
+from verfedsv.network.server_keys import admission_of, listening_at
+from verfedsv.network.terms import begin_all, client_of, learning_of
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs import writing
-from verfedsv.runs.config import ClientSection, Config, ServerSection
+from verfedsv.runs.config import Config, ServerSection
 from verfedsv.runs.execute import Run, Update
 from verfedsv.runs.models import build_head, weigh_classes
 from verfedsv.settlement.statement import make_statement
 from verfedsv.texts import printable, shortened
 
-_ALIGNED, _DELIVERED = "aligned", "delivered.json"
+_DELIVERED = "delivered.json"
 _SCRATCH = ("tmp", "verfedsv-alignment-")
 """How the names of folders begin that an alignment makes for a while."""
-_MOST_IDS, _MOST_TIMES = 20_000_000, 100
-"""How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
-bytes for each on the disks of all others, whether there are as many or not."""
-
-SETTLING = 120.0
-"""Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
-_STEP = 1.0
-"""Seconds between two checks whether to wait on."""
 
 
 class NetworkRun(Run):
@@ -84,18 +72,15 @@ class NetworkRun(Run):
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.check: Callable[[], None] = lambda: None
         self._start = ""
-        self._aligned: Aligned | None = None
         self._known: Any = None
-        self._numbers = count(1)  # of the messages of all alignments: a late answer must not fit a later question
 
     def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
         """Use another address than that of the configuration, or the certificates in a folder."""
-        update: dict[str, Any] = {} if address is None else {"address": address}
-        if keys is not None:
-            update |= {"certificate": keys / "server.crt", "key": keys / "server.key", "authority": keys / "ca.crt"}
-            revoked = keys / "revoked.crl"
-            update["revoked"] = revoked if revoked.exists() else None
-        self.server_section = self.server_section.model_copy(update=update)
+        self.server_section = listening_at(self.server_section, address, keys)
+
+    @cached_property
+    def _labels(self) -> LabelFile:
+        return LabelFile(self.config)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -106,11 +91,6 @@ class NetworkRun(Run):
     def private(self) -> Path:
         """The folder of what nobody else should have."""
         return self.server_section.private or Path(f"{self.folder}.private")
-
-    @property
-    def says_aligned(self) -> bool:
-        """Whether the files of all parties are said to have the same ids in the same order."""
-        return self.config.data.aligned
 
     @property
     def is_begun(self) -> bool:
@@ -134,15 +114,7 @@ class NetworkRun(Run):
         if check_insecure is not None:
             check_insecure(section.address)
             return (lambda _: None), None
-        paths = {"certificate": section.certificate, "key": section.key, "authority": section.authority}
-        if missing := [name for name, path in paths.items() if path is None]:
-            raise InputError(f"[server] needs {', '.join(missing)}: paths of PEM files; verfedsv keys makes them")
-        certificate, key, authority = (path or Path() for path in paths.values())
-        own = read_credentials(certificate, key, authority, "server", passphrase=passphrase)
-        allowed = {client.name: client.certificate or client.name for client in self.config.client if not client.file}
-        checker = Checker(own.authorities, Allowed.of(allowed), section.revoked)
-        secured = Handshakes(own.private_key, own.chain, own.authorities)
-        return (lambda peer: checker.check(peer or b"")), secured
+        return admission_of(section, self.config.client, passphrase)
 
     def open(self, admit: Callable[[bytes | None], str | None], credentials: Handshakes | None) -> int:
         """Begin to listen; return the port."""
@@ -159,7 +131,7 @@ class NetworkRun(Run):
             if path.is_dir() and path.name.startswith(_SCRATCH):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def close(self, end: net.End) -> None:
+    def close(self, end: End) -> None:
         """Tell everybody that it is over, and why, and hang up."""
         self.hub.stop(end)
         self._lock.close()
@@ -168,7 +140,7 @@ class NetworkRun(Run):
         """Wait for all clients; return those that are missing."""
         return self.hub.wait_for_all(self.others, timeout, should_stop)
 
-    def _accept(self, hello: net.Hello) -> None:
+    def _accept(self, hello: Hello) -> None:
         """Raise InputError unless a client that comes during the training still is where it was."""
         if hello.purpose != self.purpose:
             came = shortened(hello.purpose, 20)
@@ -195,10 +167,7 @@ class NetworkRun(Run):
 
     def describe_own_file(self) -> str:
         """Return what the file of the labels has; raise an error if it cannot be used."""
-        column = str(self.config.data.label)
-        check_column(column, self._file.path, self._source.table)
-        ids = self._source.ids[0]
-        return f"{len(ids):,} rows in {self._file.path}, labels in column {column!r}"
+        return self._labels.describe()
 
     # Alignment
 
@@ -207,145 +176,40 @@ class NetworkRun(Run):
         progress: Callable[[int, int], None] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Find the common ids, or take those that all parties have kept; raise InputError if there are none.
+        """Find the common ids, or take those that all parties have kept; raise InputError if there are none."""
+        self._common.find(progress, should_stop, is_begun=self.is_begun)
 
-        If a client goes away meanwhile, it begins again when all are there.
-        """
-        while True:
-            before = self._sessions()
-            try:
-                self._align(progress)
-            except (InputError, MissingClientError) as error:
-                after = self._sessions()
-                if after == before and {*after} >= {*self.others}:
-                    raise
-                self.notify(f"{error}; the alignment begins again")
-                if self.gather(None, should_stop):
-                    return
-            else:
-                return
-
-    def _sessions(self) -> dict[str, str]:
-        """Return who is connected, by process: one that was restarted is another."""
-        return {name: hello.session for name, hello in self.hub.connected().items()}
-
-    def _align(self, progress: Callable[[int, int], None] | None) -> None:
-        kept = None if self.says_aligned else self._kept_by_all()
-        if kept is not None:
-            self._aligned = kept
-            self.notify(f"{kept.n_common:,} ids were aligned before")
-            return
-        if self.is_begun and not self.says_aligned:
-            self._refuse_another_alignment()
-        parties = [self._party, *self._remote_parties()]
-        if self.says_aligned:
-            self._aligned = self._check_aligned(parties[1:])
-            return
-        most = max(_MOST_IDS, _MOST_TIMES * len(self._party.ids))
-        for party in parties[1:]:
-            # Clients without ids are told from those that do not answer.
-            if (n_ids := party.introduce().n_ids) > most:
-                raise InputError(f"{party.name!r} says that it has {n_ids:,} ids; at most {most:,} are believed")
-        found = align(parties, folder=self.private, progress=progress)
-        self._note(found)
-        if self._party.aligned is None or not found.n_common:
-            raise InputError("no id is common to all parties; are they ids of the same people, written alike?")
-        self._aligned = self._party.aligned
-        self._keep_aligned(found)
-
-    def _keep_aligned(self, _: Alignment) -> None:
-        """Keep the common ids, so that a restart does not align again."""
-        if self._aligned is not None:
-            write_aligned(self.private / _ALIGNED, self._aligned, self._source.ids[0])
-
-    def _note(self, found: Alignment) -> None:
-        rates = ", ".join(f"{rate:.1%} of {name}'s {found.sizes[name]:,}" for name, rate in found.rates.items())
-        self.notify(f"{found.n_common:,} ids are common to all: {rates}")
-        for doubt in found.doubts:
-            self.notify(doubt)
-
-    def _kept_by_all(self) -> Aligned | None:
-        path = self.private / _ALIGNED
-        if not path.exists():
-            return None
-        try:
-            kept = read_aligned(path, self._source.ids[0])
-        except InputError as error:
-            self.notify(f"{error}; ids are aligned again")
-            return None
-        said = {hello.alignment for hello in self.hub.connected().values()}
-        return kept if said == {kept.checksum} else None
-
-    def _refuse_another_alignment(self) -> None:
-        """Raise InputError: samples would be in another order, and what all parties have kept would be overwritten."""
-        whose = sorted({hello.alignment: name for name, hello in self.hub.connected().items()}.values())
-        raise InputError(
-            f"the training in {self.folder} has begun, and the ids that were aligned for it are not the same at all "
-            f"parties any more, the server and {', '.join(whose)}: a folder is another, or was emptied. Let it be "
-            f"restored from a backup ({self.private} here, the folder of verfedsv join at a client), or begin a new "
-            "run in another output folder"
-        )
-
-    def _check_aligned(self, parties: Iterable[Any]) -> Aligned:
-        """Return all rows in their order, if the checksums of all parties are the same."""
-        ids, value = self._source.ids[0], secrets.token_bytes(32)
-        own = aligned_checksum(ids.values, value)
-        others = {party.name: party.check_aligned(value) for party in parties}
-        if odd := [name for name, checksum in others.items() if checksum != own]:
-            raise InputError(
-                f"the files are said to be aligned (aligned in [data]), but the ids of {', '.join(odd)} are not those "
-                f"of {self._holder.name!r}, in the same order: leave aligned out, and ids are matched"
-            )
-        sizes = dict.fromkeys([self._holder.name, *others], len(ids))
-        return Aligned(np.arange(len(ids), dtype=np.uint32), value.hex(), own, sizes)
+    @property
+    def _common_rows(self) -> Array:
+        """The rows of the label owner's file that all parties have, in their common order."""
+        if self._common.aligned is None:
+            raise InputError("ids have to be aligned first")
+        return self._common.aligned.rows.astype(np.intp)
 
     @cached_property
-    def _party(self) -> Party:
-        return Party(self._holder.name, self._source.ids[0], self.private)
-
-    def _remote_parties(self) -> list[Any]:
-        return [RemoteParty(name, self._ask_one, self._numbers) for name in self.others]
-
-    def _ask_one(self, message: Any) -> Any:
-        """Return the answer to a message; raise InputError if it is a refusal, MissingClientError if there is none."""
-        end = time.monotonic() + SETTLING
-        while time.monotonic() < end:
-            self.check()
-            with suppress(MissingClientError):
-                return ask_one(self.hub, message, _STEP)
-        raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
+    def _common(self) -> CommonIds:
+        return CommonIds(
+            self.hub,
+            self._labels.owner,
+            self._labels.ids,
+            self.private,
+            self.others,
+            rule="stated" if self.config.data.aligned else "kept",
+            notify=self.notify,
+            check=self.check,
+        )
 
     # The run
 
     @cached_property
-    def _holder(self) -> ClientSection:
-        return next(client for client in self.config.client if client.file is not None)
-
-    @cached_property
-    def _file(self) -> ClientFile:
-        holder = self._holder
-        columns = None if holder.columns is None else tuple(holder.columns)
-        return ClientFile(holder.file or Path(), holder.id, columns)
-
-    @cached_property
-    def _source(self) -> TableRows:
-        source = read_source(self._file, self.config.data.label)
-        if not isinstance(source, TableRows):
-            raise InputError(f"{self._file.path} must be CSV or Parquet, with a column of ids")
-        return source
-
-    @cached_property
     def data(self) -> VerticalData:
         """The labels, and the columns of the client in this process, if there is one."""
-        if self._aligned is None:
-            raise InputError("ids have to be aligned first")
-        section = self.config.data
-        rows = self._aligned.rows.astype(np.intp)
-        matched = Matched({self._holder.name: rows}, 0, f"{len(rows):,} samples are common to all")
+        section, rows = self.config.data, self._common_rows
+        matched = Matched({self._labels.owner: rows}, 0, f"{len(rows):,} samples are common to all")
         data, self._known = join_with_others(
-            self._holder.name,
-            self._file,
-            self._source,
+            self._labels.owner,
+            self._labels.file,
+            self._labels.source,
             matched,
             str(section.label),
             self.others,
@@ -378,93 +242,30 @@ class NetworkRun(Run):
         )
         widths = {name: server.head.width_of(name) for name in data.names}
         self.hub.limit = partial(largest_answer, widths=widths, n_samples=len(data.labels))
-        terms = {name: self._learning(name, widths[name]) for name in data.names}
-        local = []
-        for columns in data.clients:
-            own = terms[columns.name]
-            model = build_model(own.model, own.hidden, own.seed, optimizer)
-            client = Client.from_columns(
-                columns,
-                data.is_test,
-                width=own.width,
-                rate=Rate(own.rate, section.decay),
-                scale=own.scale,  # type: ignore[arg-type]
-                model=model,
-                checkpoint=self._files.checkpoints_path / client_file(0),
-            )
-            local.append(client)
+        terms = {name: learning_of(self.config, name, widths[name]) for name in data.names}
+        checkpoint = self._files.checkpoints_path / client_file(0)
+        local = [client_of(columns, data.is_test, terms[columns.name], checkpoint) for columns in data.clients]
         self.hub.local = {client.name: client for client in local}
-        self._begin(terms)
+        self._begin({name: terms[name] for name in self.others})
+        absences = Absences(self.hub, self.server_section, self._files.checkpoints_path, self.notify)
         return Training(
             server,
             self.hub,
             timeout=self.server_section.deadline,
             n_tries=1,
-            on_invalid=self._refuse_answer,
-            on_missing=self._miss,
+            on_invalid=absences.refuse,
+            on_missing=absences.miss,
             is_there=None if section.is_repeatable else self.hub.is_there,
         )
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
         """Do nothing: every client has embedded samples before it said that it can begin."""
 
-    def _begin(self, terms: dict[str, net.Learning]) -> None:
+    def _begin(self, terms: dict[str, Learning]) -> None:
         """Let all clients on other machines begin the training with new models."""
         data, self._start = self.data, ""
-        start, is_test = secrets.token_hex(16), data.is_test.astype(np.uint8)
-        samples = self._known.astype(np.int64)
-        requests = [
-            net.Begin(name, 0, 1, start, samples, is_test, terms[name], self.roster.n_rounds) for name in self.others
-        ]
-        found = {answer.client: answer for answer in self.hub.exchange(requests, self.server_section.deadline)}  # type: ignore[arg-type]
-        for name in self.others:
-            answer = found.get(name)
-            if isinstance(answer, Refusal):
-                raise InputError(f"{name!r} cannot begin: {shortened(answer.reason, 1000)}")
-            if not isinstance(answer, Done):
-                raise MissingClientError(f"{name!r} did not begin within {self.server_section.deadline:g} seconds")
-        self._start = start
-
-    def _learning(self, name: str, width: int) -> net.Learning:
-        section, model = self.config.training, self.config.model
-        own = {client.name: client for client in self.config.client}.get(name) or ClientSection(name=name)
-        return net.Learning(
-            model.kind,
-            model.hidden,
-            width,
-            section.seed,
-            own.rate or section.rate,
-            section.decay,
-            section.optimizer,
-            section.momentum,
-            own.scale or self.config.data.used_scale,
-        )
-
-    def _refuse_answer(self, request: Request, error: InputError) -> None:
-        """Log an answer that cannot be used; the client is absent from the round."""
-        if isinstance(request, Restore):
-            raise InputError(
-                f"{request.client!r} cannot go back to round {request.round:,}, the last checkpoint: {error}\nIf its "
-                f"checkpoint is lost, delete {self._files.checkpoints_path} and start the server again: all models "
-                "start anew, and what was recorded is kept"
-            )
-        refused = f"{request.client} refused: round {request.round}: {error}"
-        if self.server_section.if_missing == "stop" and isinstance(request, Embed | Gradients):
-            # Repeated after a crash, the round would be another one if the client did not refuse again.
-            raise MissingClientError(f"{refused}. What was recorded is kept: start the server again, and it continues")
-        self.notify(refused)
-
-    def _miss(self, request: Request) -> None:
-        """Go on without a client that did not answer in time, or stop, as configured."""
-        waited = (
-            f"{request.client!r} did not answer in round {request.round:,} within {self.server_section.deadline:g} s"
-        )
-        if self.server_section.if_missing == "stop":
-            raise MissingClientError(
-                f"{waited}. What was recorded is kept: start the server again, and the training continues"
-            )
-        if self.hub.write_off(request.client):
-            self.notify(f"{waited}; the training goes on without it until it is back")
+        samples, n_planned = self._known.astype(np.int64), self.roster.n_rounds
+        self._start = begin_all(self.hub, data, samples, terms, n_planned, self.server_section.deadline)
 
     # The end
 

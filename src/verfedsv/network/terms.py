@@ -1,0 +1,72 @@
+"""How the clients begin a training over a network: what each learns with, and that all have begun."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.arrays import Array
+from verfedsv.data.vertical import ClientData, VerticalData
+from verfedsv.errors import InputError, MissingClientError
+from verfedsv.federation import Client, Rate
+from verfedsv.federation.messages import Done, Refusal
+from verfedsv.federation.models import build_model
+from verfedsv.federation.optimizers import build_optimizer
+from verfedsv.network.hub import Hub
+from verfedsv.network.messages import Begin, Learning
+from verfedsv.runs.config import ClientSection, Config
+from verfedsv.texts import shortened
+
+
+def learning_of(config: Config, name: str, width: int) -> Learning:
+    """Return how a client learns, with embeddings of `width` numbers."""
+    section, model = config.training, config.model
+    own = {client.name: client for client in config.client}.get(name) or ClientSection(name=name)
+    return Learning(
+        model.kind,
+        model.hidden,
+        width,
+        section.seed,
+        own.rate or section.rate,
+        section.decay,
+        section.optimizer,
+        section.momentum,
+        own.scale or config.data.used_scale,
+    )
+
+
+def client_of(data: ClientData, is_test: NDArray[np.bool_], learning: Learning, checkpoint: Path) -> Client:
+    """Return a client with these columns that learns by the terms; see `Client` for `checkpoint`."""
+    optimizer = build_optimizer(learning.optimizer, learning.momentum)
+    return Client.from_columns(
+        data,
+        is_test,
+        width=learning.width,
+        rate=Rate(learning.rate, learning.decay),  # type: ignore[arg-type]  # Rate checks it
+        scale=learning.scale,  # type: ignore[arg-type]  # Preparation checks it
+        model=build_model(learning.model, learning.hidden, learning.seed, optimizer),
+        checkpoint=checkpoint,
+    )
+
+
+def begin_all(
+    hub: Hub, data: VerticalData, samples: Array, terms: dict[str, Learning], n_planned: int, deadline: float
+) -> str:
+    """Let clients begin a training with new models; return its name.
+
+    `samples` are those of the aligned samples that are used. Raises InputError if one refuses, MissingClientError if
+    one does not begin within `deadline` seconds.
+    """
+    start, is_test = secrets.token_hex(16), data.is_test.astype(np.uint8)
+    requests = [Begin(name, 0, 1, start, samples, is_test, own, n_planned) for name, own in terms.items()]
+    found = {answer.client: answer for answer in hub.exchange(requests, deadline)}  # type: ignore[arg-type]
+    for name in terms:
+        answer = found.get(name)
+        if isinstance(answer, Refusal):
+            raise InputError(f"{name!r} cannot begin: {shortened(answer.reason, 1000)}")
+        if not isinstance(answer, Done):
+            raise MissingClientError(f"{name!r} did not begin within {deadline:g} seconds")
+    return start
