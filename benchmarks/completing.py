@@ -15,6 +15,7 @@ from verfedsv import Valuation, shapley_values, value
 from verfedsv.completion.complete import HELD_OUT
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Observations
 from verfedsv.threads import available_threads
 
 RANK = 5
@@ -79,15 +80,15 @@ def against_others(rank: int = RANK) -> str:
     rows = []
     for m in range(3):
         values = pattern.sort(training.uploads(m), 1, available_threads())
-        solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, available_threads())
+        observations = Observations.in_memory(pattern, values, HELD_OUT, seed=0)
+        solver = CompiledSolver(observations, 0.1, 1e-3, 100, available_threads())
 
         def fit(solver: CompiledSolver = solver) -> float:
-            factors = solver.fit(solver.start(is_held_out, rank), is_held_out)
-            return solver.errors(factors, is_held_out)[1].rmse
+            return solver.errors(solver.fit(solver.start(rank), uses_all=False))[1].rmse
 
         rmse, took = timed(fit, repeat=3)
         random = np.random.default_rng(0).standard_normal((pattern.n_rounds, 1, rank))
-        from_random = solver.errors(solver.fit(random, is_held_out), is_held_out)[1].rmse
+        from_random = solver.errors(solver.fit(random, uses_all=False))[1].rmse
         theirs, their_time, n_sweeps = _by_cmfrec(pattern, values, is_held_out, rank, rmse)
         print(f"  client {m + 1}: ours {took:.3f} s, {rmse:.5f}; cmfrec {their_time:.3f} s, {theirs:.5f}")
         reached = "" if theirs <= rmse else " (not reached)"

@@ -22,6 +22,7 @@ from verfedsv.arrays import Floats
 from verfedsv.compiled import compiled
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Equations, Observations
 from verfedsv.data import load_adult_round
 from verfedsv.losses import get_loss
 from verfedsv.threads import available_threads
@@ -71,7 +72,6 @@ def _steps() -> list[Step]:
     softmax, scores = get_loss("softmax"), rng.normal(size=(LENGTH, 7))
     classes = softmax.encode(rng.integers(0, 7, LENGTH), 7)
     solver, rounds, n_observations = _solver(n_classes=7, rank=4)
-    held_out = np.zeros(n_observations, bool)
     return [
         Step(
             "values of completed rounds, rank 5",
@@ -109,7 +109,7 @@ def _steps() -> list[Step]:
         ),
         Step(
             "a sweep of completion, rank 4, 7 classes",
-            lambda: solver._sweep(rounds.copy(), np.zeros((solver.pattern.n_samples, 4)), held_out, 1.0),
+            lambda: solver._sum_equations(Equations.of(rounds, 0.1, uses_all=True), 7),
             n_observations,
             _multiply_add,
             2 * (4 * 5 / 2 + 4 * 7),
@@ -126,7 +126,8 @@ def _solver(n_classes: int, rank: int) -> tuple[CompiledSolver, Floats, int]:
     uploads = [rng.standard_normal((n_each, n_classes), dtype=np.float32) for _ in batches]
     pattern = Pattern.from_batches(batches, n_samples)
     values = pattern.sort(uploads, n_classes, available_threads())
-    solver = CompiledSolver(pattern, values, 0.1, 1e-3, 1, available_threads())
+    observations = Observations.in_memory(pattern, values, 0.0, 0)
+    solver = CompiledSolver(observations, 0.1, 1e-3, 1, available_threads())
     return solver, rng.normal(size=(n_rounds, n_classes, rank)), n_each * n_rounds
 
 

@@ -4,10 +4,12 @@ import pytest
 from tests.completion.reference import PlainSolver, complete_plainly
 from tests.trainings import train
 from verfedsv import Completion, InputError, complete
-from verfedsv.completion.complete import complete_with
+from verfedsv.completion.complete import fit_with
 from verfedsv.completion.factors import CompiledSolver, Factors
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Observations
 from verfedsv.completion.start import leading_directions
+from verfedsv.completion.sweeps import Observed
 
 
 def low_rank(n_rounds=40, n_samples=60, n_classes=1, rank=3, batch=20, seed=0, noise=0.0):
@@ -30,16 +32,12 @@ def objective(matrix, factors: Factors, regularization):
     return np.nansum(residuals**2) + regularization * (np.sum(factors.rounds**2) + np.sum(factors.samples**2))
 
 
-def solvers(training, client=0, regularization=0.1, tolerance=1e-9, max_sweeps=7):
+def solvers(training, client=0, regularization=0.1, tolerance=1e-9, max_sweeps=7, fraction=0.0, seed=0):
     """Return the compiled and the plain solver of one client's uploads."""
-    n_samples, n_classes = training.embeddings.shape[2:]
-    pattern = Pattern.from_batches(training.batches, n_samples)
-    uploads = training.uploads(client)
-    matrix = np.full((len(uploads), n_classes, n_samples), np.nan)
-    for t, batch in enumerate(training.batches):
-        matrix[t][:, batch] = uploads[t].T
-    fast = CompiledSolver(pattern, pattern.sort(uploads, n_classes, 2), regularization, tolerance, max_sweeps, 2)
-    return fast, PlainSolver(pattern, matrix, regularization, tolerance, max_sweeps)
+    pattern = Pattern.from_batches(training.batches, training.embeddings.shape[2])
+    options = regularization, tolerance, max_sweeps
+    plain = PlainSolver.of(pattern, training.uploads(client), *options, fraction, seed)
+    return CompiledSolver(plain.observations, *options, 2), plain
 
 
 @pytest.mark.parametrize("n_classes", [1, 4])
@@ -56,13 +54,12 @@ def test_an_exact_low_rank_matrix_is_recovered(n_classes, rank):
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
 def test_sweeps_equal_those_of_the_plain_solver(loss, rank, fraction):
     """From the same start, factors and errors are those of the plain solver, with and without held-out uploads."""
-    fast, plain = solvers(train(loss, n_samples=80, batch=20, n_epochs=5))
-    is_held_out = fast.pattern.hold_out(fraction, seed=3)
-    start = np.random.default_rng(0).normal(size=(len(fast.pattern.edges) - 1, 3 if loss == "softmax" else 1, rank))
-    ours, theirs = fast.fit(start, is_held_out), plain.fit(start, is_held_out)
-    for a, b in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
-    for a, b in zip(fast.errors(ours, is_held_out), plain.errors(theirs, is_held_out), strict=True):
+    fast, plain = solvers(train(loss, n_samples=80, batch=20, n_epochs=5), fraction=fraction, seed=3)
+    start = np.random.default_rng(0).normal(size=(fast.observations.n_rounds, 3 if loss == "softmax" else 1, rank))
+    ours, theirs = fast.fit(start, uses_all=False), plain.fit(start, uses_all=False)
+    np.testing.assert_allclose(ours.rounds, theirs.rounds, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(fast.solve(ours), plain.solve(theirs), rtol=1e-8, atol=1e-10)
+    for a, b in zip(fast.errors(ours), plain.errors(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-7)
     assert fast.fit_sweeps == plain.fit_sweeps == [7]
 
@@ -70,9 +67,8 @@ def test_sweeps_equal_those_of_the_plain_solver(loss, rank, fraction):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_the_start_is_that_of_the_plain_solver(loss):
     """The leading directions of the interpolated embeddings are those of a full singular value decomposition."""
-    fast, plain = solvers(train(loss, n_samples=80, batch=20, n_epochs=6))
-    is_held_out = fast.pattern.hold_out(0.1, seed=0)
-    ours, theirs = fast.start(is_held_out, 3), plain.start(is_held_out, 3)
+    fast, plain = solvers(train(loss, n_samples=80, batch=20, n_epochs=6), fraction=0.1)
+    ours, theirs = fast.start(3), plain.start(3)
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
 
 
@@ -92,8 +88,8 @@ def test_the_whole_completion_is_that_of_the_plain_one(loss, rank):
 def test_the_result_minimises_equation_2():
     """At the end of many sweeps no small change of either factor lowers the objective, by numeric derivatives."""
     fast, plain = solvers(train(n_samples=30, batch=10, n_epochs=4), tolerance=1e-14, max_sweeps=5000)
-    nothing = np.zeros(len(fast.pattern.rounds), bool)
-    factors = fast.fit(fast.start(nothing, 2), nothing)
+    fit = fast.fit(fast.start(2), uses_all=True)
+    factors = Factors(fit.rounds, fast.solve(fit))
     rng = np.random.default_rng(0)
     for k in (0, 1):
         direction = rng.normal(size=factors[k].shape)
@@ -106,12 +102,11 @@ def test_no_sweep_raises_the_objective():
     """Alternating least squares only ever goes down."""
     fast, plain = solvers(train("softmax", n_samples=60, batch=20, n_epochs=4))
     fast.max_sweeps = 1
-    nothing = np.zeros(len(fast.pattern.rounds), bool)
-    factors = fast.fit(np.random.default_rng(0).normal(size=(12, 3, 4)), nothing)
+    fit = fast.fit(np.random.default_rng(0).normal(size=(12, 3, 4)), uses_all=True)
     heights = []
     for _ in range(10):
-        heights.append(objective(plain.matrix, factors, 0.1))
-        factors = fast.fit(factors.rounds, nothing)
+        heights.append(objective(plain.matrix, Factors(fit.rounds, fast.solve(fit)), 0.1))
+        fit = fast.fit(fit.rounds, uses_all=True)
     assert (np.diff(heights) <= 1e-9 * heights[0]).all()
     assert heights[-1] < heights[0]
 
@@ -160,11 +155,11 @@ def test_a_higher_rank_starts_from_the_best_fit(monkeypatch):
     """Of a matrix of rank 3, ranks 2 to 4 start from the fit of the rank before, and rank 5 from that of rank 3."""
     starts, fits = {}, {}
 
-    def fit(solver, rounds, is_held_out, n_sweeps=None):
-        factors = plainly(solver, rounds, is_held_out, n_sweeps)
-        if is_held_out.any():
-            starts[rounds.shape[2]], fits[rounds.shape[2]] = rounds, factors.rounds
-        return factors
+    def fit(solver, rounds, **options):
+        result = plainly(solver, rounds, **options)
+        if not options["uses_all"]:
+            starts[rounds.shape[2]], fits[rounds.shape[2]] = rounds, result.rounds
+        return result
 
     plainly = CompiledSolver.fit
     monkeypatch.setattr(CompiledSolver, "fit", fit)
@@ -236,7 +231,8 @@ def test_a_round_without_uploads_is_like_the_one_before():
     pattern = Pattern.from_batches([*training.batches[:50], np.empty(0, int), *training.batches[50:]], 300)
     uploads = training.uploads(0)
     values = pattern.sort([*uploads[:50], np.empty((0, 1)), *uploads[50:]], 1, n_threads=2)
-    result = complete_with(CompiledSolver(pattern, values, 0.1, 1e-3, 50, 1), 3, 0.1, "spectral", 0)
+    observations = Observations.in_memory(pattern, values, 0.05, 0)
+    result, _ = fit_with(CompiledSolver(observations, 0.1, 1e-3, 50, 1), 3, 0.1, "spectral", 0)
     np.testing.assert_array_equal(result.rounds[50], result.rounds[49])
     assert np.abs(result.rounds[51] - result.rounds[50]).max() < np.abs(result.rounds[50]).max()
 
@@ -268,9 +264,8 @@ def test_single_precision_is_read_as_such():
 
 def test_interpolation_is_that_of_numpy():
     """Linear between observations, constant outside: the leading direction of one sample is its interpolation."""
-    pattern = Pattern.from_batches([np.zeros(n, int) for n in (1, 0, 0, 1, 0, 1, 0)], 1)
-    values = np.array([[1.0], [4.0], [2.0]])
-    direction = leading_directions(pattern, values, np.zeros(3, bool), 1)[:, 0, 0]
+    starts, rounds, values = np.array([0, 3]), np.array([0, 3, 5], np.int32), np.array([[1.0], [4.0], [2.0]])
+    direction = leading_directions(Observed(starts, rounds, np.zeros(3, bool), values), 7, 1, 1)[:, 0, 0]
     expected = np.interp(np.arange(7), [0, 3, 5], [1, 4, 2])
     np.testing.assert_allclose(direction / direction[0], expected)
 

@@ -6,6 +6,13 @@ from verfedsv import complete
 from verfedsv.completion.expected import expected_errors
 from verfedsv.completion.factors import Factors
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.sweeps import Observed
+
+
+def uploads_of(pattern):
+    """Return the uploads of all samples, whose values do not matter."""
+    n_observations = len(pattern.rounds)
+    return Observed(pattern.starts, pattern.rounds, np.zeros(n_observations, bool), np.zeros((n_observations, 1)))
 
 
 def test_expected_errors_are_those_of_least_squares():
@@ -22,13 +29,13 @@ def test_expected_errors_are_those_of_least_squares():
     for _ in range(20):
         true, fitted = rng.normal(size=(n, rank)) @ spread, np.zeros((n, rank))
         for i in np.flatnonzero(pattern.is_seen):
-            w = rounds[pattern.rounds_of(i)].reshape(-1, rank)
+            w = rounds[pattern.rounds[pattern.starts[i] : pattern.starts[i + 1]]].reshape(-1, rank)
             uploads = w @ true[i] + noise * rng.normal(size=len(w))
             fitted[i] = np.linalg.solve(w.T @ w + weight * np.eye(rank), w.T @ uploads)
         seen = pattern.is_seen
         off, size = (np.einsum("tca,ia->tci", rounds, h[seen]) for h in (fitted - true, true))
         squares += np.square(off).mean(), np.square(size).mean()
-        expected += np.square(expected_errors(pattern, Factors(rounds, fitted), weight, noise))
+        expected += np.square(expected_errors(uploads_of(pattern), Factors(rounds, fitted), weight, noise))
     np.testing.assert_allclose(expected / squares, 1, atol=0.1)
 
 
@@ -58,5 +65,7 @@ def test_the_moment_of_true_factors_stays_one():
         rounds[: int(rng.integers(0, n_rounds - 1))] *= 0.01
         samples = rng.normal(size=(n, rank)) * np.geomspace(1, 10.0 ** -rng.uniform(0, 3), rank)
         batches = [rng.permutation(n)[: int(rng.integers(1, n))] for _ in range(n_rounds)]
-        error, size = expected_errors(Pattern.from_batches(batches, n), Factors(rounds, samples), weight, 0.0)
+        error, size = expected_errors(
+            uploads_of(Pattern.from_batches(batches, n)), Factors(rounds, samples), weight, 0.0
+        )
         assert min(error, size) > 0.1

@@ -8,17 +8,19 @@ import pytest
 
 from tests.trainings import train
 from verfedsv import InputError, Recorder, value
-from verfedsv.completion.complete import _is_below, complete_with
+from verfedsv.completion.complete import Completion, _is_below, fit_with
 from verfedsv.completion.factors import CompiledSolver, has_settled
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Observations
 
 
 def completion(training, like=None, rank="auto", regularization="auto"):
     """Return the completion of the first client."""
     pattern = Pattern.from_batches(training.batches, len(training.labels))
     values = pattern.sort(training.uploads(0), training.embeddings.shape[3], 2)
-    solver = CompiledSolver(pattern, values, 0.1, 1e-3, 100, 1)
-    return complete_with(solver, rank, regularization, "spectral", 0, like)
+    solver = CompiledSolver(Observations.in_memory(pattern, values, 0.05, 0), 0.1, 1e-3, 100, 1)
+    fit, report = fit_with(solver, rank, regularization, "spectral", 0, like)
+    return Completion(fit.rounds, report, solver.solve(fit))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_a_claim_has_no_say_where_rounding_does_not_decide(training, claim):
 def test_close_choices_follow_the_claim(training, monkeypatch):
     """If every choice counts as close, the claim decides rank and lambda: that is how a tie is broken."""
     first = completion(training)
-    monkeypatch.setattr(sys.modules[complete_with.__module__], "TIE", 1e9)
+    monkeypatch.setattr(sys.modules[fit_with.__module__], "TIE", 1e9)
     claimed = replace(first.report, rank=2, regularization=1e-2)
     again = completion(training, claimed)
     assert (again.report.rank, again.report.regularization) == (2, 1e-2)
@@ -68,7 +70,7 @@ def test_close_choices_follow_the_claim(training, monkeypatch):
 def test_every_fit_ends_as_claimed_where_rounding_decides(training, monkeypatch):
     """Also those that were not chosen, as a fit starts from one of a lower rank: if every end counts as close."""
     first = completion(training)
-    monkeypatch.setattr(sys.modules[complete_with.__module__], "TIE", 1e9)
+    monkeypatch.setattr(sys.modules[fit_with.__module__], "TIE", 1e9)
     monkeypatch.setattr(sys.modules[has_settled.__module__], "CLOSE", 1e9)
     claimed = replace(first.report, rank=3, regularization=0.1, fit_sweeps=(5, 2, 4, 3))
     assert completion(training, claimed).report.fit_sweeps == (5, 2, 4, 3)

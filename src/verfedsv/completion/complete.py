@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from verfedsv.arguments import as_array, as_positive, as_samples, as_whole
 from verfedsv.arrays import Array, Floats
-from verfedsv.completion.expected import expected_errors
-from verfedsv.completion.factors import CompiledSolver, Factors, FitErrors
+from verfedsv.completion.expected import MAX_SAMPLES, expected_errors
+from verfedsv.completion.factors import CompiledSolver, Factors, Fit, FitErrors
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Equations, Observations, solve_all
 from verfedsv.errors import InputError
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING
 from verfedsv.threads import available_threads
@@ -74,16 +75,25 @@ class CompletionReport:
 
 
 @dataclass(frozen=True, eq=False)
-class Completion:
+class FittedRounds:
+    """The factors of the rounds, (rounds, classes, rank), of a completion: what a later one starts from. Read-only."""
+
+    rounds: Floats
+    report: CompletionReport
+
+    def __post_init__(self) -> None:
+        self.rounds.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class Completion(FittedRounds):
     """The embeddings of a client in all rounds, as low-rank factors.
 
     The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`; `rounds` is (rounds, classes,
     rank), `samples` is (samples, rank), with zeros for samples that were never uploaded. The arrays are read-only.
     """
 
-    rounds: Floats
     samples: Floats
-    report: CompletionReport
 
     def __post_init__(self) -> None:
         self.rounds.flags.writeable = self.samples.flags.writeable = False
@@ -139,49 +149,51 @@ def complete(
     uploads = _as_uploads(_as_rounds("embeddings", embeddings), numbers)
     pattern = Pattern.from_batches(numbers, n_samples)
     n_threads = available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1)
+    values = pattern.sort(uploads, uploads[0].shape[1], n_threads)
     solver = CompiledSolver(
-        pattern,
-        pattern.sort(uploads, uploads[0].shape[1], n_threads),
+        Observations.in_memory(pattern, values, HELD_OUT, as_whole("seed", seed, at_least=0)),
         REGULARIZATIONS[0],
         as_positive("tolerance", tolerance),
         as_whole("max_sweeps", max_sweeps, at_least=1),
         n_threads,
     )
-    return complete_with(solver, rank, regularization, start, seed)
+    fit, report = fit_with(solver, rank, regularization, start, seed)
+    return Completion(fit.rounds, report, solver.solve(fit))
 
 
-def complete_with(
+def fit_with(
     solver: CompiledSolver,
     rank: int | Literal["auto"],
     regularization: float | Literal["auto"],
-    start: Start | Completion,
+    start: Start | FittedRounds,
     seed: int,
     like: CompletionReport | None = None,
-) -> Completion:
-    """Choose rank and lambda on held-out uploads, then fit to all uploads, and return the completion.
+) -> tuple[Fit, CompletionReport]:
+    """Choose rank and lambda on held-out uploads, then fit to all uploads.
 
-    The solver keeps the chosen lambda. Choices so close that rounding decides them are made as in `like`, so that a
-    completion can be repeated on another processor; otherwise `like` is ignored.
+    Choices so close that rounding decides them are made as in `like`, so that a completion can be repeated on another
+    processor; otherwise `like` is ignored.
     """
-    pattern, n_classes = solver.pattern, solver.n_classes
-    is_held_out = pattern.hold_out(HELD_OUT, as_whole("seed", seed, at_least=0))
-    nothing_held_out = np.zeros_like(is_held_out)
-    earlier = _continued(start, pattern.n_rounds, n_classes)
-    largest_rank = min(pattern.n_rounds * n_classes, int(pattern.is_seen.sum()))
+    uploads = solver.observations
+    n_rounds, n_classes, n_held_out = uploads.n_rounds, uploads.n_classes, uploads.n_held_out
+    earlier = _continued(start, n_rounds, n_classes)
     # If nothing can be held out, nothing shows whether a higher rank helps.
-    ranks = _ranks(rank, max(1, earlier.shape[2]), largest_rank, can_choose=bool(is_held_out.any()))
-    begin = _begin(solver, is_held_out, (pattern.n_rounds, n_classes, ranks[-1]), start, seed)
-    zeros = Factors(np.zeros((pattern.n_rounds, n_classes, 1)), np.zeros((pattern.n_samples, 1)))
-    without_fit = solver.errors(zeros, is_held_out)[1]
-    best = _Search(solver, begin, earlier, ranks, is_held_out, without_fit, like).over(_weights(regularization, start))
+    largest_rank = min(n_rounds * n_classes, uploads.n_seen)
+    ranks = _ranks(rank, max(1, earlier.shape[2]), largest_rank, can_choose=n_held_out > 0)
+    begin = _begin(solver, (n_rounds, n_classes, ranks[-1]), start, seed)
+    zeros = np.zeros((n_rounds, n_classes, 1))
+    without_fit = solver.errors(Fit(zeros, Equations.of(zeros, solver.regularization, uses_all=False)))[1]
+    best = _Search(solver, begin, earlier, ranks, without_fit, like).over(_weights(regularization, start))
     solver.regularization = best.regularization
-    factors = best.factors
-    if is_held_out.any():
-        factors = solver.fit(factors.rounds, nothing_held_out, _sweeps_of_next_fit(solver, like))
-    used, _ = solver.errors(factors, nothing_held_out)
-    expected_rmse, expected_size = expected_errors(pattern, factors, best.regularization, best.errors.rmse)
+    fit = best.fit
+    if n_held_out:
+        fit = solver.fit(fit.rounds, uses_all=True, n_sweeps=_sweeps_of_next_fit(solver, like))
+    used, _ = solver.errors(fit)
+    some = solver.gather(MAX_SAMPLES)
+    of_some = Factors(fit.rounds, solve_all(some, fit.equations))
+    expected_rmse, expected_size = expected_errors(some, of_some, best.regularization, best.errors.rmse)
     report = CompletionReport(
-        rank=factors.rounds.shape[2],
+        rank=fit.rounds.shape[2],
         regularization=best.regularization,
         train_rmse=used.rmse,
         train_largest=used.largest,
@@ -190,13 +202,13 @@ def complete_with(
         held_out_size=without_fit.rmse,
         expected_rmse=expected_rmse,
         expected_size=expected_size,
-        n_observations=len(is_held_out),
-        n_held_out=int(is_held_out.sum()),
-        n_unseen=int((~pattern.is_seen).sum()),
+        n_observations=uploads.n_observations,
+        n_held_out=n_held_out,
+        n_unseen=uploads.n_samples - uploads.n_seen,
         n_sweeps=sum(solver.fit_sweeps),
         fit_sweeps=tuple(solver.fit_sweeps),
     )
-    return Completion(factors.rounds, factors.samples, report)
+    return fit, report
 
 
 def _ranks(rank: int | Literal["auto"], lowest: int, largest: int, *, can_choose: bool) -> list[int]:
@@ -206,18 +218,18 @@ def _ranks(rank: int | Literal["auto"], lowest: int, largest: int, *, can_choose
     return [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest)]
 
 
-def _weights(regularization: float | Literal["auto"], start: Start | Completion) -> Sequence[float]:
+def _weights(regularization: float | Literal["auto"], start: Start | FittedRounds) -> Sequence[float]:
     """Return the lambdas to try, largest first."""
     if not (isinstance(regularization, str) and regularization == "auto"):
         return [as_positive("regularization", regularization)]
-    most = start.report.regularization if isinstance(start, Completion) else np.inf
+    most = start.report.regularization if isinstance(start, FittedRounds) else np.inf
     return [weight for weight in REGULARIZATIONS if weight <= most] or REGULARIZATIONS[-1:]
 
 
 class _Choice(NamedTuple):
     """A fit and its held-out errors."""
 
-    factors: Factors
+    fit: Fit
     errors: FitErrors
     regularization: float
 
@@ -233,7 +245,6 @@ class _Search(NamedTuple):
     begin: Floats
     earlier: Floats
     ranks: Sequence[int]
-    is_held_out: NDArray[np.bool_]
     without_fit: FitErrors
     like: CompletionReport | None
 
@@ -263,7 +274,7 @@ class _Search(NamedTuple):
             is_wanted = None if self.like is None else self.like.rank >= rank
             if failures == patience or not _is_below(EXACT * self.without_fit.rmse, best.errors.rmse, is_wanted):
                 break
-            choice = self._fit(rank, best.factors.rounds)
+            choice = self._fit(rank, best.fit.rounds)
             if _is_below(choice.errors.rmse, (1 - helps) * best.errors.rmse, is_wanted):
                 best, failures = choice, 0
             else:
@@ -273,8 +284,8 @@ class _Search(NamedTuple):
     def _fit(self, rank: int, known: Floats) -> _Choice:
         solver = self.solver
         rounds = np.concatenate([known[:, :, :rank], self.begin[:, :, known.shape[2] : rank]], axis=2)
-        factors = solver.fit(rounds, self.is_held_out, _sweeps_of_next_fit(solver, self.like))
-        return _Choice(factors, solver.errors(factors, self.is_held_out)[1], solver.regularization)
+        fit = solver.fit(rounds, uses_all=False, n_sweeps=_sweeps_of_next_fit(solver, self.like))
+        return _Choice(fit, solver.errors(fit)[1], solver.regularization)
 
 
 def _sweeps_of_next_fit(solver: CompiledSolver, like: CompletionReport | None) -> int | None:
@@ -290,26 +301,20 @@ def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
     return error < limit
 
 
-def _begin(
-    solver: CompiledSolver,
-    is_held_out: NDArray[np.bool_],
-    shape: tuple[int, int, int],
-    start: Start | Completion,
-    seed: int,
-) -> Floats:
-    if isinstance(start, Completion) or (isinstance(start, str) and start == "spectral"):
-        return solver.start(is_held_out, shape[2])
+def _begin(solver: CompiledSolver, shape: tuple[int, int, int], start: Start | FittedRounds, seed: int) -> Floats:
+    if isinstance(start, FittedRounds) or (isinstance(start, str) and start == "spectral"):
+        return solver.start(shape[2])
     if isinstance(start, str) and start == "random":
         return np.random.default_rng(seed).standard_normal(shape)
     raise InputError(f"start must be 'spectral', 'random' or an earlier Completion; received {start!r}")
 
 
-def _continued(start: Start | Completion, n_rounds: int, n_classes: int) -> Floats:
+def _continued(start: Start | FittedRounds, n_rounds: int, n_classes: int) -> Floats:
     """Return the factors of the rounds of an earlier completion, of rank 0 if there is none.
 
     New rounds get those of its last one.
     """
-    if not isinstance(start, Completion):
+    if not isinstance(start, FittedRounds):
         return np.empty((n_rounds, n_classes, 0))
     n_before, n_classes_before, _ = start.rounds.shape
     if n_before > n_rounds or n_classes_before != n_classes:

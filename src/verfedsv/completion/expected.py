@@ -7,12 +7,13 @@ embedding is zero, is completed with zeros, and no held-out upload shows that er
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from verfedsv.arrays import Floats
 from verfedsv.completion.factors import Factors
-from verfedsv.completion.observations import Pattern, spread_evenly
+from verfedsv.completion.sweeps import Observed
 
 MAX_SAMPLES = 1024
 """The most samples that errors of completion are estimated from."""
@@ -21,9 +22,11 @@ _STEPS = 20
 
 
 def expected_errors(
-    pattern: Pattern, factors: Factors, regularization: float, held_out_rmse: float
+    chosen: Observed, factors: Factors, regularization: float, held_out_rmse: float
 ) -> tuple[float, float]:
     """Return the expected root mean squared error of all embeddings, and their expected root mean square.
+
+    They are estimated from some samples, with the factors of these and of all rounds.
 
     With A_i the sum of w w' over the uploads of sample i, least squares finds the part R_i = A_i (A_i + lambda)^-1 of
     its true factors and loses the part Q_i = I - R_i. With S the second moment of the true factors, that of
@@ -32,14 +35,13 @@ def expected_errors(
     """
     rounds, samples = factors
     of_rounds = np.einsum("tca,tcb->tab", rounds, rounds)
-    chosen = spread_evenly(np.flatnonzero(pattern.is_seen), MAX_SAMPLES)
-    known = np.array([of_rounds[pattern.rounds_of(i)].sum(axis=0) for i in chosen])
+    known = np.array([of_rounds[chosen.rounds[a:b]].sum(axis=0) for a, b in pairwise(chosen.starts)])
     sizes, vectors = np.linalg.eigh(known)
     sizes = np.maximum(sizes, 0.0)
     turned = vectors.transpose(0, 2, 1)
     found = vectors * (sizes / (sizes + regularization))[:, np.newaxis] @ turned
     noise = vectors * (sizes / (sizes + regularization) ** 2)[:, np.newaxis] @ turned
-    fitted = samples[chosen].T @ samples[chosen] / len(chosen)
+    fitted = samples.T @ samples / len(samples)
     true = fitted
     for _ in range(_STEPS):
         true = _without_negative_part(fitted + true - (found @ true @ found).mean(axis=0))

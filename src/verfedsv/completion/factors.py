@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.arrays import Array, Floats
-from verfedsv.completion import sweeps
-from verfedsv.completion.observations import Pattern
-from verfedsv.completion.start import leading_directions
+from verfedsv.completion import parts, sweeps
+from verfedsv.completion.parts import Equations, Observations, Part
+from verfedsv.completion.start import leading_directions, most_samples
+from verfedsv.completion.sweeps import Observed
 from verfedsv.errors import InputError
-from verfedsv.threads import ordered_map, split
+from verfedsv.threads import ordered_map
 
 Result = TypeVar("Result")
-
-N_PARTS = 16
-"""Parts of the samples. Fixed, so that sums over them do not depend on the number of threads."""
 
 NEGLIGIBLE, EXACT_BELOW, CLOSE = 1e-15, 1e-9, 1e-6
 """Fractions of the sum of squares: squared errors below the first are negligible; below the second they are summed one
@@ -39,6 +39,17 @@ class Factors(NamedTuple):
     samples: Floats
 
 
+class Fit(NamedTuple):
+    """Factors of the rounds, (rounds, classes, rank), and the equations that those of the samples are solutions of.
+
+    The factors of the samples are as large as a client's model would be for all rounds, and are solved for again where
+    they are needed.
+    """
+
+    rounds: Floats
+    equations: Equations
+
+
 class FitErrors(NamedTuple):
     """Root mean squared error and largest error over some observations; NaN and 0 if there are none."""
 
@@ -49,106 +60,101 @@ class FitErrors(NamedTuple):
 
 @dataclass
 class CompiledSolver:
-    """Alternating least squares on the observations of one client that are not held out.
+    """Alternating least squares on the uploads of one client, on a number of threads or an executor.
 
-    `values` are (observations, classes), in the order of `pattern`; `fit_sweeps` are the sweeps of each fit so far.
+    `fit_sweeps` are the sweeps of each fit so far.
     """
 
-    pattern: Pattern
-    values: Array
+    observations: Observations
     regularization: float
     tolerance: float
     max_sweeps: int
-    n_threads: int
+    workers: int | Executor
     fit_sweeps: list[int] = field(default_factory=list)
+    _squares: Floats | None = None
 
-    @property
-    def n_classes(self) -> int:
-        return int(self.values.shape[1])
+    def start(self, rank: int) -> Floats:
+        """Return a first guess of the rounds' factors from uploads that are not held out, best direction first."""
+        seen = self.observations
+        return leading_directions(
+            self.gather(most_samples(seen.n_rounds * seen.n_classes)), seen.n_rounds, seen.n_seen, rank
+        )
 
-    def start(self, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
-        """Return a first guess of the factors of the rounds, best direction first."""
-        return leading_directions(self.pattern, self.values, is_held_out, rank)
-
-    def fit(self, rounds: Floats, is_held_out: NDArray[np.bool_], n_sweeps: int | None = None) -> Factors:
-        """Return the factors fitted from a first guess of the rounds' factors.
+    def fit(self, rounds: Floats, *, uses_all: bool, n_sweeps: int | None = None) -> Fit:
+        """Return the factors fitted from a first guess of the rounds' factors, to all uploads or those not held out.
 
         If rounding decides whether to stop, `n_sweeps` does instead.
         """
-        rounds = np.array(rounds, order="C")
-        samples = np.zeros((self.pattern.n_samples, rounds.shape[2]))
-        size = float(sum(self._map(lambda a, b: self._sum_squares(a, b, is_held_out))))
-        before = np.inf
+        size, before = self._size(uses_all=uses_all), np.inf
         for sweep in range(1, self.max_sweeps + 1):
-            left = self._sweep(rounds, samples, is_held_out, size)
+            equations = Equations.of(rounds, self.regularization, uses_all=uses_all)
+            gram, target = self._sum_equations(equations, rounds.shape[1])
+            rounds = np.empty(target.shape)
+            sweeps.solve_rounds(gram, target, self.regularization, rounds)
+            # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
+            # Not np.vdot, whose order of addition depends on the number of threads that OpenBLAS takes.
+            left = size - float((rounds * (target + self.regularization * rounds)).sum())
             if left < EXACT_BELOW * size:
-                fitted, _ = self.errors(Factors(rounds, samples), is_held_out)
+                fitted, _ = self.errors(Fit(rounds, equations))
                 left = fitted.n_observations * fitted.rmse**2
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
         self.fit_sweeps.append(sweep)
-        if not (np.isfinite(rounds).all() and np.isfinite(samples).all()):
+        if not (np.isfinite(rounds).all() and np.isfinite(target).all()):
             raise InputError(
                 f"the least squares of completion broke down at regularization {self.regularization:g} and rank "
                 f"{rounds.shape[2]}; use a larger regularization or a smaller rank"
             )
-        sizes = np.diff(self.pattern.edges)
+        sizes = self.observations.sizes
         _fill_empty_rounds(rounds, sizes > 0)
+        short = find_short_rounds(sizes)
+        if len(short):
+            lacking = np.median(sizes[sizes > 0]) - sizes + (0 if uses_all else self.observations.held_out)
+            usual = np.setdiff1d(np.flatnonzero(sizes), short)
+            refit_short_rounds(rounds, short, usual, lacking, (gram, target, self._typical(equations)))
+        return Fit(rounds, equations)
 
-        def used(t: int) -> tuple[Array, Array]:
-            positions = self.pattern.of_round(t)
-            positions = positions[~is_held_out[positions]]
-            return np.searchsorted(self.pattern.starts, positions, side="right") - 1, self.values[positions]
-
-        refit_short_rounds(Factors(rounds, samples), sizes, used)
-        return Factors(rounds, samples)
-
-    def errors(self, factors: Factors, is_held_out: NDArray[np.bool_]) -> tuple[FitErrors, FitErrors]:
-        """Return the errors on the observations that are not held out, and on those that are."""
-
-        def sum_errors(first: int, last: int) -> Floats:
-            return sweeps.sum_errors(first, last, self._observed(is_held_out), factors.rounds, factors.samples)
-
-        parts = np.stack(list(self._map(sum_errors)))
-        counts, squares, largest = parts[:, :, 0].sum(axis=0), parts[:, :, 1].sum(axis=0), parts[:, :, 2].max(axis=0)
+    def errors(self, fit: Fit) -> tuple[FitErrors, FitErrors]:
+        """Return the errors on the uploads that a fit used, and on those that it did not."""
+        sums = np.stack(list(self._map(partial(parts.sum_errors, equations=fit.equations, rounds=fit.rounds))))
+        counts, squares, largest = sums[:, :, 0].sum(axis=0), sums[:, :, 1].sum(axis=0), sums[:, :, 2].max(axis=0)
         with np.errstate(invalid="ignore"):
             rmse = np.sqrt(squares / counts)
         used, held = (FitErrors(int(counts[k]), float(rmse[k]), float(largest[k])) for k in (0, 1))
         return used, held
 
-    def _map(self, function: Callable[[int, int], Result]) -> Iterator[Result]:
-        parts = split(self.pattern.n_samples, -(-self.pattern.n_samples // N_PARTS))
-        return ordered_map(lambda part: function(part.start, part.stop), parts, self.n_threads)
+    def solve(self, fit: Fit) -> Floats:
+        """Return the factors of all samples, (samples, rank)."""
+        return np.concatenate(list(self._map(partial(parts.solve, equations=fit.equations))))
 
-    def _observed(self, is_held_out: NDArray[np.bool_]) -> sweeps.Observed:
-        return sweeps.Observed(self.pattern.starts, self.pattern.rounds, is_held_out, self.values)
+    def gather(self, most: int) -> Observed:
+        """Return the uploads of at most `most` of the samples that have any, evenly spaced."""
+        return parts.joined(list(ordered_map(parts.gather, self.observations.chosen(most), self.workers)))
 
-    def _sum_squares(self, first: int, last: int, is_held_out: NDArray[np.bool_]) -> float:
-        part = slice(self.pattern.starts[first], self.pattern.starts[last])
-        return sweeps.sum_squares(self.values[part], is_held_out[part])
+    def _map(self, function: Callable[[Part], Result]) -> Iterator[Result]:
+        return ordered_map(function, self.observations.parts, self.workers)
 
-    def _sweep(self, rounds: Floats, samples: Floats, is_held_out: NDArray[np.bool_], size: float) -> float:
-        """Solve for the samples, then for the rounds, in place; return the sum of squared errors."""
-        _, n_classes, rank = rounds.shape
-        by_round, lines = sweeps.padded(sweeps.sum_classes(rounds)), sweeps.as_lines(rounds)
+    def _size(self, *, uses_all: bool) -> float:
+        """Return the sum of squares of the uploads that a fit uses."""
+        if self._squares is None:
+            self._squares = np.sum(list(self._map(parts.sum_squares)), axis=0)
+        return float(self._squares.sum() if uses_all else self._squares[0])
 
-        def solve_samples(first: int, last: int) -> tuple[Floats, Floats]:
-            gram, target = np.zeros(by_round.shape), np.zeros(lines.shape)
-            observed = self._observed(is_held_out)
-            sweeps.sweep_samples(first, last, observed, by_round, lines, self.regularization, samples, gram, target)
-            return gram, target
+    def _sum_equations(self, equations: Equations, n_classes: int) -> tuple[Floats, Floats]:
+        """Solve for the samples; return the equations of the rounds, packed, and their right-hand sides."""
+        sums, products = np.zeros(equations.by_round.shape), np.zeros(equations.lines.shape)
+        for gram, target in self._map(partial(parts.sweep, equations=equations)):
+            sums += gram
+            products += target
+        rank = equations.rank
+        packed = np.ascontiguousarray(sums[:, : rank * (rank + 1) // 2])
+        return packed, np.ascontiguousarray(sweeps.from_lines(products, n_classes, rank))
 
-        sums, products = np.zeros(by_round.shape), np.zeros(lines.shape)
-        for gram_of_part, target_of_part in self._map(solve_samples):
-            sums += gram_of_part
-            products += target_of_part
-        gram = np.ascontiguousarray(sums[:, : rank * (rank + 1) // 2])
-        target = np.ascontiguousarray(sweeps.from_lines(products, n_classes, rank))
-        sweeps.solve_rounds(gram, target, self.regularization, rounds)
-        # With w solved for, the squared errors and the penalty on w add up to |x|^2 - w . (sum of x h).
-        # Not np.vdot, whose order of addition depends on the number of threads that OpenBLAS takes.
-        return size - float((rounds * (target + self.regularization * rounds)).sum())
+    def _typical(self, equations: Equations) -> Floats:
+        """Return the mean of h h' over the samples whose factors are not zero."""
+        moments, counts = zip(*self._map(partial(parts.sum_moment, equations=equations)), strict=True)
+        return np.asarray(np.sum(moments, axis=0) / max(1, sum(counts)))
 
 
 def has_settled(before: float, left: float, size: float, tolerance: float, if_close: bool | None) -> bool:
@@ -169,25 +175,28 @@ def _fill_empty_rounds(rounds: Floats, has_uploads: NDArray[np.bool_]) -> None:
     rounds[:] = rounds[np.where(last < 0, has_uploads.argmax(), last)]
 
 
-def refit_short_rounds(factors: Factors, sizes: Array, used: Callable[[int], tuple[Array, Array]]) -> None:
+def find_short_rounds(sizes: Array) -> Array:
+    """Return the rounds whose batches are short."""
+    return np.flatnonzero((sizes > 0) & (sizes < SHORT * np.median(sizes[sizes > 0])))
+
+
+def refit_short_rounds(
+    rounds: Floats, short: Array, usual: Array, lacking: Floats, sums: tuple[Floats, Floats, Floats]
+) -> None:
     """Solve for rounds with short batches again, in place, as if their batches were full.
 
     A batch of few samples, such as the last of an epoch, says little about the others, and lambda would shrink those to
-    zero. So the missing samples are interpolated between the full rounds around it. `used` returns the samples of a
-    round's batch and their embeddings, (samples, classes).
+    zero. So the samples that a round is `lacking` are interpolated between the `usual` rounds around it. The `sums` are
+    those of h h', packed, and of x h over the batch of each round, and the mean of h h' over all samples.
     """
-    rounds, samples = factors
-    full = float(np.median(sizes[sizes > 0]))
-    is_short = (sizes > 0) & (sizes < SHORT * full)
-    usual = np.flatnonzero((sizes > 0) & ~is_short)
-    typical = samples.T @ samples / max(1, int(np.count_nonzero(samples.any(axis=1))))
-    for t in np.flatnonzero(is_short).tolist():
+    gram, target, typical = sums
+    lower = np.tril_indices(rounds.shape[2])
+    for t in short.tolist():
         k = int(np.searchsorted(usual, t))
         before, after = usual[max(k - 1, 0)], usual[min(k, len(usual) - 1)]
         way = (t - before) / (after - before) if before < t < after else 0.0
         between = (1 - way) * rounds[before] + way * rounds[after]
-        numbers, values = used(t)
-        h, lacking = samples[numbers], full - len(numbers)
-        gram = h.T @ h + lacking * typical
-        target = values.T @ h + lacking * between @ typical
-        rounds[t] = np.linalg.lstsq(gram, target.T, rcond=None)[0].T
+        own = np.empty(typical.shape)
+        own[lower] = own.T[lower] = gram[t]
+        left, right = own + lacking[t] * typical, target[t] + lacking[t] * between @ typical
+        rounds[t] = np.linalg.lstsq(left, right.T, rcond=None)[0].T

@@ -58,10 +58,6 @@ class Pattern:
         """Which samples were ever uploaded, (samples,)."""
         return np.diff(self.starts) > 0
 
-    def rounds_of(self, sample: int) -> Array:
-        """Return the rounds in which a sample was uploaded."""
-        return self.rounds[self.starts[sample] : self.starts[sample + 1]]
-
     def of_round(self, round_number: int) -> Array:
         """Return the observations of a round."""
         return self.positions[self.edges[round_number] : self.edges[round_number + 1]]
@@ -98,7 +94,12 @@ class Pattern:
 
 def spread_evenly(numbers: Array, most: int) -> Array:
     """Return at most `most` of some numbers, evenly spaced."""
-    return numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(np.intp)]
+    return numbers[evenly_spaced(len(numbers), most)]
+
+
+def evenly_spaced(n: int, most: int) -> NDArray[np.intp]:
+    """Return at most `most` of the numbers from 0 to n - 1, evenly spaced."""
+    return np.linspace(0, n - 1, min(n, most)).astype(np.intp)
 
 
 @compiled

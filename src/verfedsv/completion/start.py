@@ -7,11 +7,10 @@ From random factors the sweeps end in poor local minima once the rank exceeds wh
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from verfedsv.arrays import Array, Floats
+from verfedsv.arrays import Floats
 from verfedsv.compiled import compiled
-from verfedsv.completion.observations import Pattern, spread_evenly
+from verfedsv.completion.sweeps import Observed
 
 MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
 """Limits on the samples, evenly spaced, that the directions are computed from."""
@@ -19,21 +18,23 @@ MIN_SAMPLES, MAX_SAMPLES, MAX_ELEMENTS = 64, 4096, 2**24
 _EXTRA_DIRECTIONS, _POWER_STEPS = 10, 4
 
 
-def leading_directions(pattern: Pattern, values: Array, is_held_out: NDArray[np.bool_], rank: int) -> Floats:
-    """Return factors of the rounds, (rounds, classes, rank), best direction first.
+def most_samples(n_rows: int) -> int:
+    """Return how many samples the directions are computed from, for that many rounds times classes."""
+    return min(MAX_SAMPLES, max(MIN_SAMPLES, MAX_ELEMENTS // n_rows))
+
+
+def leading_directions(chosen: Observed, n_rounds: int, n_seen: int, rank: int) -> Floats:
+    """Return factors of the rounds, (rounds, classes, rank), best direction first, from some of `n_seen` samples.
 
     They are the leading left singular vectors of the interpolated matrix, each times the square root of its singular
     value, as the penalty of equation 2 splits a matrix between its two factors.
     """
-    seen = np.flatnonzero(pattern.is_seen)
-    n_classes = values.shape[1]
-    affordable = max(MIN_SAMPLES, MAX_ELEMENTS // (pattern.n_rounds * n_classes))
-    chosen = spread_evenly(seen, min(MAX_SAMPLES, affordable))
-    by_time = np.zeros((len(chosen), pattern.n_rounds * n_classes))
-    interpolate(chosen, pattern.starts, pattern.rounds, is_held_out, values, by_time)
+    n_chosen, n_classes = len(chosen.starts) - 1, chosen.values.shape[1]
+    by_time = np.zeros((n_chosen, n_rounds * n_classes))
+    interpolate(chosen, by_time)
     directions, sizes = _leading_singular_vectors(by_time, rank)
-    sizes *= np.sqrt(len(seen) / len(chosen))
-    return (directions * np.sqrt(sizes)).reshape(pattern.n_rounds, n_classes, rank)
+    sizes *= np.sqrt(n_seen / n_chosen)
+    return (directions * np.sqrt(sizes)).reshape(n_rounds, n_classes, rank)
 
 
 def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
@@ -58,18 +59,17 @@ def _leading_singular_vectors(matrix: Floats, rank: int) -> tuple[Floats, Floats
 
 
 @compiled
-def interpolate(
-    chosen: Array, starts: Array, rounds: Array, is_held_out: Array, values: Array, by_time: Floats
-) -> None:
-    """Write the embeddings of the chosen samples in all rounds, (chosen, rounds * classes).
+def interpolate(chosen: Observed, by_time: Floats) -> None:
+    """Write the embeddings of samples in all rounds, (samples, rounds * classes).
 
     Linear between two rounds in which a sample was observed; constant before the first and after the last.
     """
+    starts, rounds, is_held_out, values = chosen
     n_classes = values.shape[1]
     n_rounds = by_time.shape[1] // n_classes
-    for j in range(len(chosen)):
+    for j in range(len(starts) - 1):
         row, before = by_time[j], -1
-        for p in range(starts[chosen[j]], starts[chosen[j] + 1]):
+        for p in range(starts[j], starts[j + 1]):
             if is_held_out[p]:
                 continue
             now = rounds[p]

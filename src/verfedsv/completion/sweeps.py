@@ -25,7 +25,10 @@ from verfedsv.vectors import LANES, fill, load, load_first, root, store, sum_lan
 
 
 class Observed(NamedTuple):
-    """The arrays of a `Pattern`, which observations are held out, and their values, (observations, classes)."""
+    """Uploads sorted by sample, and in each by time: those of sample i are `starts[i]` to `starts[i + 1]` - 1.
+
+    Of each, its round, whether it is held out, and its `values`, (observations, classes).
+    """
 
     starts: Array
     rounds: Array
@@ -68,7 +71,8 @@ def sweep_samples(
     """Solve for samples `first` to `last` - 1, and add them to the normal equations of the rounds.
 
     `by_round`, (rounds, packed), are the sums over classes of w w', padded, and `lines` the factors, see `as_lines`.
-    `gram` and `target`, shaped alike, receive the sums over samples of h h' and of x h, the two sides of the equations.
+    `gram` and `target`, shaped alike, receive the sums over samples of h h' and of x h, the two sides of the equations,
+    unless they have no rounds.
     """
     starts = observed.starts
     rank, stride = samples_factor.shape[1], by_round.shape[1]
@@ -104,10 +108,8 @@ def sweep_samples(
                 own[a] = samples_factor[block + s, a] = h[a * LANES + s]
                 for b in range(a + 1):
                     packed[a * (a + 1) // 2 + b] = own[a] * own[b]
-            if n_classes == 1:
-                _add_to_rounds(observed, part, values, packed, own, width, gram, target)
-            else:
-                _add_classes_to_rounds(observed, part, values, packed, own, rank, width, gram, target)
+            if gram.size > 0:
+                _add_to_rounds(observed, part, values, packed, own, rank, width, gram, target)
 
 
 @inlined
@@ -157,11 +159,29 @@ def _add_to_rounds(
     values: Array,
     packed: Floats,
     h: Floats,
+    rank: int,
     width: int,
     gram: Floats,
     target: Floats,
 ) -> None:
-    """Add h h' and x h to the rounds of a sample of one class."""
+    """Add h h' and, for all classes, x h to the rounds of a sample."""
+    if observed.values.shape[1] == 1:
+        _add_one_class(observed, part, values, packed, h, width, gram, target)
+    else:
+        _add_classes(observed, part, values, packed, h, rank, width, gram, target)
+
+
+@inlined
+def _add_one_class(
+    observed: Observed,
+    part: tuple[int, int],
+    values: Array,
+    packed: Floats,
+    h: Floats,
+    width: int,
+    gram: Floats,
+    target: Floats,
+) -> None:
     for p in range(part[0], part[1]):
         if not observed.is_held_out[p]:
             at, x = observed.rounds[p] * len(packed), np.float64(values[p])
@@ -173,7 +193,7 @@ def _add_to_rounds(
 
 
 @inlined
-def _add_classes_to_rounds(
+def _add_classes(
     observed: Observed,
     part: tuple[int, int],
     values: Array,
@@ -184,7 +204,6 @@ def _add_classes_to_rounds(
     gram: Floats,
     target: Floats,
 ) -> None:
-    """Add h h' and, for all classes, x h to the rounds of a sample."""
     n_classes = observed.values.shape[1]
     for p in range(part[0], part[1]):
         if not observed.is_held_out[p]:
@@ -266,15 +285,14 @@ def sum_classes(rounds_factor: Floats) -> Floats:
 
 
 @compiled
-def sum_errors(first: int, last: int, observed: Observed, rounds_factor: Floats, samples_factor: Floats) -> Floats:
-    """Return the number, sum of squares and largest absolute value of the errors of samples `first` to `last` - 1.
+def sum_errors(observed: Observed, rounds_factor: Floats, samples_factor: Floats, total: Floats) -> None:
+    """Add the number, sum of squares and largest absolute value of the errors of all samples to a total.
 
     (2, 3): of the observations used, and of those held out.
     """
     starts, rounds, is_held_out, values = observed
     n_classes, rank = rounds_factor.shape[1:]
-    result = np.zeros((2, 3))
-    for i in range(first, last):
+    for i in range(len(samples_factor)):
         h = samples_factor[i]
         for p in range(starts[i], starts[i + 1]):
             t, kind = rounds[p], 1 if is_held_out[p] else 0
@@ -282,18 +300,23 @@ def sum_errors(first: int, last: int, observed: Observed, rounds_factor: Floats,
                 error = np.float64(values[p, c])
                 for a in range(rank):
                     error -= rounds_factor[t, c, a] * h[a]
-                result[kind, 1] += error * error
-                result[kind, 2] = max(result[kind, 2], abs(error))
-            result[kind, 0] += n_classes
-    return result
+                total[kind, 1] += error * error
+                total[kind, 2] = max(total[kind, 2], abs(error))
+            total[kind, 0] += n_classes
 
 
 @compiled
-def sum_squares(values: Array, is_held_out: Array) -> float:
-    """Return the sum of squares of the observations that are not held out."""
-    total = 0.0
+def sum_squares(values: Array, is_held_out: Array, total: Floats) -> None:
+    """Add the squares of the observations to two totals: of those used, and of those held out."""
     for p in range(len(values)):
-        if not is_held_out[p]:
-            for c in range(values.shape[1]):
-                total += np.float64(values[p, c]) ** 2
-    return total
+        for c in range(values.shape[1]):
+            total[1 if is_held_out[p] else 0] += np.float64(values[p, c]) ** 2
+
+
+@compiled
+def sum_moment(samples_factor: Floats, total: Floats) -> None:
+    """Add h h' of all samples to a total, (rank, rank)."""
+    for i in range(len(samples_factor)):
+        for a in range(samples_factor.shape[1]):
+            for b in range(samples_factor.shape[1]):
+                total[a, b] += samples_factor[i, a] * samples_factor[i, b]

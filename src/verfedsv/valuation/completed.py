@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from verfedsv.arrays import Array
 from verfedsv.completion import Completion, CompletionReport
-from verfedsv.completion.complete import REGULARIZATIONS, complete_with
+from verfedsv.completion.complete import HELD_OUT, REGULARIZATIONS, fit_with
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
+from verfedsv.completion.parts import Observations
 from verfedsv.settings import ValuationSettings
 from verfedsv.threads import available_threads, ordered_map
 from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows
@@ -119,8 +120,10 @@ class _Task(NamedTuple):
 
 def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
     pattern, values, start, like = task
-    solver = CompiledSolver(pattern, values, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
-    return complete_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
+    uploads = Observations.in_memory(pattern, values, HELD_OUT, plan.seed)
+    solver = CompiledSolver(uploads, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
+    fit, report = fit_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
+    return Completion(fit.rounds, report, solver.solve(fit))
 
 
 def _samples(changes: Mapping[int, Change]) -> list[Array]:
@@ -134,7 +137,7 @@ def _has_same_samples(some: Mapping[int, Change], others: Mapping[int, Change]) 
 def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
     """Return the server's own part if it is the same for all samples of a round: nothing of it is missing."""
     weights = np.array([change.values for change in changes.values()])
-    return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
+    return Completion(weights, CompletionReport.of_uploads(0, 0), np.ones((n_samples, 1)))
 
 
 def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) -> CompletionReport:
