@@ -17,7 +17,8 @@ from verfedsv.settings import ValuationSettings
 from verfedsv.texts import count, shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER, folder_of
+from verfedsv.transcript.format import FOLDER
+from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation

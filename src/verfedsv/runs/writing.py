@@ -17,7 +17,7 @@ from verfedsv.runs.folder import CHECKPOINTS, CONFIG, FILES, METRICS, NOTES, VAL
 from verfedsv.runs.reading import read_text
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.reader import FOLDER
+from verfedsv.transcript.format import FOLDER
 from verfedsv.transcript.storage import FolderStorage
 
 

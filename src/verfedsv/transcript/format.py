@@ -30,6 +30,9 @@ from verfedsv.transcript.description import DESCRIPTION as DESCRIPTION
 from verfedsv.transcript.description import Precision
 from verfedsv.transcript.framing import Layout, find_layout, metadata_of
 
+FOLDER = "transcript"
+"""The folder within a run that holds its transcript."""
+
 LABELS, TENSORS, PROGRAM = "labels.arrow", "tensors", "head.pt2"
 
 LATEST = 1e15

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.heads import StateReader, read_program, read_tensor
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
+from verfedsv.transcript.objects import as_location, find_in_store
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows
 from verfedsv.transcript.storage import FolderStorage, Storage, refuse_links
@@ -30,13 +31,10 @@ from verfedsv.transcript.streams import Entry, SegmentReader
 from verfedsv.transcript.verification import Verified, verify
 from verfedsv.untrusted import MOST_JSON_BYTES
 
-FOLDER = "transcript"
-"""The folder within a run that holds its transcript."""
-
 
 def folder_of(run: Path) -> Path:
     """Return the folder of a run's transcript: the subfolder `transcript`, or the run's own folder."""
-    return run / FOLDER if (run / FOLDER / fmt.DESCRIPTION).exists() else run
+    return run / fmt.FOLDER if (run / fmt.FOLDER / fmt.DESCRIPTION).exists() else run
 
 
 class Transcript:
@@ -66,17 +64,20 @@ class Transcript:
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
         """Return the transcript in a folder, or in its subfolder `transcript`, as in runs.
 
-        Records are read into memory on demand. With `mapped`, arrays are views of the files, for transcripts larger
-        than memory: then truncating a file kills the process.
+        The folder may be in an object store: "s3://bucket/run". Records are read into memory on demand. With `mapped`,
+        arrays are views of the files of a local folder, for transcripts larger than memory: then truncating a file
+        kills the process.
         """
-        path = Path(path)
+        path = as_location(path)
+        if isinstance(path, str):
+            return cls(find_in_store(path))
         folder = folder_of(path)
         if not (folder / fmt.DESCRIPTION).exists():
             why = f"it has no {fmt.DESCRIPTION}" if folder.is_dir() else "that is a file; pass its folder"
             raise TranscriptError(
                 f"there is no transcript in {folder}: {why if folder.exists() else 'there is no such folder'}"
             )
-        for other in (path, path / FOLDER, path / FOLDER / FOLDER):
+        for other in (path, path / fmt.FOLDER, path / fmt.FOLDER / fmt.FOLDER):
             if other != folder and fmt.files_of(other):
                 raise TranscriptError(f"there are two transcripts, in {folder} and in {other}: move one of them away")
         refuse_links(folder, with_itself=folder != path)
@@ -85,6 +86,15 @@ class Transcript:
     @property
     def _chain(self) -> Chain:
         return self._reader.chain
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        n_entries = len(self._chain)
+        return _open_again, (self._storage, n_entries, self.head, self._merged_from, self.n_rounds, self.trusts_head)
+
+    @property
+    def location(self) -> str | None:
+        """The folder or URI that it is read from; None if it is in memory."""
+        return self._storage.location
 
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description, len(self.clients))}, {count(self.n_rounds, 'round')}>"
@@ -150,7 +160,8 @@ class Transcript:
         return self._first_entries(verified.n_entries)
 
     def _first_entries(self, n_entries: int) -> Transcript:
-        earlier = copy(self)
+        earlier = object.__new__(type(self))  # `copy` would read it again, as pickle does
+        earlier.__dict__.update(self.__dict__)
         for name in ("clients", "n_rounds", "widths"):
             earlier.__dict__.pop(name, None)
         earlier._reader = self._reader.first(n_entries)
@@ -289,6 +300,18 @@ class Transcript:
             self.head_program()
         check_tensor = partial(read_tensor, self._storage)
         return verify(self._reader, self.description, fmt.first_link(*self.origin), check_tensor, since, most, progress)
+
+
+def _open_again(
+    storage: Storage, n_entries: int, head: str, merged_from: int | None, n_rounds: int, trusts_head: bool
+) -> Transcript:
+    """Return a transcript that was sent to this process: its files are read here, as far as they went there."""
+    result = Transcript(storage)._first_entries(n_entries)
+    if result.head != head:
+        raise TranscriptError(f"the transcript in {storage.location} is not the one that was sent here, or not yet")
+    result.trusts_head, result._merged_from = trusts_head, merged_from
+    result.__dict__["n_rounds"] = n_rounds
+    return result
 
 
 def _as_records(rows: Rows, roster: Roster, n_classes: int) -> Iterator[Record]:

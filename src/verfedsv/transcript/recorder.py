@@ -36,17 +36,19 @@ from verfedsv.transcript.inputs import (
 )
 from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import RecordMessage
+from verfedsv.transcript.objects import ObjectStorage, as_location
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.resuming import continue_transcript, find_transcript
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
 SEGMENT_ROUNDS = 1000
-"""Default number of rounds in a segment."""
+STORE_SEGMENT_ROUNDS = 100
+"""Default numbers of rounds in a segment, in a folder or memory, and in an object store."""
 
 
 class Recorder:
-    """Writes a transcript of vertical training, in a folder or, with `path` None, in memory.
+    """Writes a transcript of vertical training in a folder, an object store ("s3://bucket/run") or memory (None).
 
     `labels` has one entry per sample, `clients` the names of the clients that take part from the start. `loss` is
     "logistic", "softmax", "squared" (half the squared distance) or a `Loss` of your own. Labels that are text or
@@ -68,12 +70,14 @@ class Recorder:
 
     A transcript of the same training in the folder is verified and continued: with a TranscriptWarning if `resume` is
     None, silently if True; if False, it is an error. What a crash left unfinished is cut off, with a TranscriptWarning.
-    A new file begins every `segment_rounds` rounds, by default 1,000 or as in the transcript that is continued.
+    A new file begins every `segment_rounds` rounds, by default 1,000 (in an object store 100) or as in the transcript
+    that is continued.
 
     Synchronous training calls `log` once per round. Asynchronous training calls `update` for each upload and `stamp` at
     each time of valuation. A batch is a list of sample numbers, or a mask of all samples. Embeddings are NumPy arrays,
     torch tensors or data frames, (samples,) or (samples, width). When a call returns, what it recorded survives the end
-    of the process; when it raises, nothing was recorded.
+    of the process; when it raises, nothing was recorded. Objects cannot be appended to: in an object store, what was
+    recorded since a file began is there only after `sync` or `close`.
 
     >>> with Recorder(None, labels=[0, 1, 1], clients=["bank", "telco"]) as recorder:
     ...     recorder.log([0, 2], {"bank": [0.1, 0.2], "telco": [0.0, -0.3]})
@@ -101,7 +105,12 @@ class Recorder:
         segment_rounds: int | None = None,
     ) -> None:
         names = as_names(clients)
-        rounds = SEGMENT_ROUNDS if segment_rounds is None else segment_rounds
+        if not isinstance(path, str | os.PathLike | None):
+            raise InputError(f"path must be a folder, or None to record in memory; received {path!r}")
+        place = None if path is None else as_location(path)
+        rounds = STORE_SEGMENT_ROUNDS if isinstance(place, str) else SEGMENT_ROUNDS
+        if segment_rounds is not None:
+            rounds = segment_rounds
         self._labels = as_labels(labels, loss, n_classes, classes)
         self._head = RecordedHead(head, widths)
         n_samples = len(self._labels.numbers)
@@ -132,9 +141,7 @@ class Recorder:
         self._check_valuation(len(names) + (intercept is True))
         for sentence in [*misleading(names), *self._labels.doubts]:
             warn(sentence, TranscriptWarning)
-        if not isinstance(path, str | os.PathLike | None):
-            raise InputError(f"path must be a folder, or None to record in memory; received {path!r}")
-        self._storage: Storage = MemoryStorage() if path is None else FolderStorage(Path(path), writable=True)
+        self._storage = _storage_at(place)
         self._writer = SegmentWriter(self._storage, self._description.segment_rounds)
         self._closed = self._has_warned = False
         self._roster = Roster.of_founders(names)
@@ -409,6 +416,12 @@ class Recorder:
             self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
         # Seal now: a full segment is never appended to again, and the transcript's head changes only with a record.
         self._writer.seal_if_full()
+
+
+def _storage_at(place: Path | str | None) -> Storage:
+    if place is None:
+        return MemoryStorage()
+    return ObjectStorage(place) if isinstance(place, str) else FolderStorage(place, writable=True)
 
 
 def _uploads_of(message: RecordMessage) -> Iterator[tuple[str | None, tuple[Array, Array]]]:

@@ -67,6 +67,7 @@ class SegmentWriter:
     def _begin(self, description: bytes) -> None:
         """Create the first segment, and begin the chain with the description and the labels."""
         self._create()
+        self._storage.sync()  # the description says that there are uploads: from then on, readers miss absent files
         self._storage.write(fmt.DESCRIPTION, description)
         self.link = fmt.first_link(description, self._storage.read(fmt.LABELS))
 
@@ -105,8 +106,7 @@ class SegmentWriter:
             return
         self._append_plain(Kind.END, fmt.END_OF_STREAM)
         self._is_sealed = True
-        for name in (fmt.uploads_file(self.number), fmt.chain_file(self.number)):
-            self._storage.end(name)
+        self._storage.end(fmt.uploads_file(self.number), fmt.chain_file(self.number))
 
     def _append_plain(self, kind: Kind, message: pa.Buffer | bytes) -> None:
         """Append a message without uploads, which is hashed completely."""

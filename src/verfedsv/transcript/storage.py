@@ -1,4 +1,4 @@
-"""Storage of the files of a transcript: in a folder, or in memory."""
+"""`Storage`: where the files of a transcript are. In a folder or in memory; objects.py has object stores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 
 import pyarrow as pa
 
@@ -59,16 +60,74 @@ def refuse_links(folder: Path, *, with_itself: bool = False) -> None:
         )
 
 
-class FileStream:
-    """An open file that is read in parts: if it is truncated, reads return fewer bytes."""
+class Stream(Protocol):
+    """A file for reading in parts, such as a `pa.Buffer`."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        weakref.finalize(self, self._file.close)
-        self.size = os.fstat(self._file.fileno()).st_size
+    @property
+    def size(self) -> int:
+        """The size in bytes."""
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
-        """Return up to `length` bytes from `offset` on; `pa.Buffer` has the same method."""
+        """Return up to `length` bytes from `offset` on, fewer if the file was truncated."""
+
+
+NOTHING: Stream = pa.py_buffer(b"")
+"""What a file that does not exist is read as."""
+
+
+class Storage(Protocol):
+    """The files of a transcript, by name. It can be pickled: then it is opened again for reading, where it is."""
+
+    @property
+    def location(self) -> str | None:
+        """The folder or URI for `Transcript.open`; None if files are in memory."""
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file exists."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, without those in subfolders."""
+
+    def size(self, name: str) -> int:
+        """Return the size of a file in bytes, 0 if it does not exist."""
+
+    def read(self, name: str, most: int = sys.maxsize) -> bytes:
+        """Return the content of a file, empty if it does not exist; raise TranscriptError beyond `most` bytes."""
+
+    def stream(self, name: str) -> Stream:
+        """Return a file for reading in parts; an empty buffer if it does not exist."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file atomically."""
+
+    def append(self, name: str, content: bytes | memoryview) -> None:
+        """Append to a file; in a folder, the content then survives the end of this process."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut a file down to `size` bytes."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+    def sync(self) -> None:
+        """Write what was appended to the disk or the store."""
+
+    def end(self, *names: str) -> None:
+        """Write files to the disk or the store and close them; they are not appended to again."""
+
+    def close(self) -> None:
+        """Write what was appended, and release files and lock; reading stays possible."""
+
+
+class FileStream:
+    """An open file that is read in parts."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        weakref.finalize(self, file.close)
+        self.size = os.fstat(file.fileno()).st_size
+
+    def slice(self, offset: int, length: int) -> pa.Buffer:
         self._file.seek(offset)
         return pa.py_buffer(self._file.read(length))
 
@@ -104,6 +163,13 @@ class FolderStorage:
             refuse_links(folder)
             self._take_lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(FolderStorage, self.folder.absolute(), mapped=self._mapped), ()
+
+    @property
+    def location(self) -> str:
+        return str(self.folder.absolute())
+
     def _take_lock(self) -> None:
         # A lock of the operating system, which the end of the process releases.
         path = self.folder / LOCK
@@ -125,47 +191,41 @@ class FolderStorage:
         )
 
     def exists(self, name: str) -> bool:
-        """Return whether a file exists."""
         return (self.folder / name).exists()
 
     def names(self) -> list[str]:
-        """Return the names of all files, without those in subfolders."""
         return [path.name for path in self.folder.iterdir()]
 
     def size(self, name: str) -> int:
-        """Return the size of a file in bytes, 0 if it does not exist."""
         path = self.folder / name
         with _readable(path):
             return path.stat().st_size if path.exists() else 0
 
     def read(self, name: str, most: int = sys.maxsize) -> bytes:
-        """Return the content of a file, empty if it does not exist; raise TranscriptError beyond `most` bytes."""
         path = self.folder / name
         with _readable(path):
             return read_whole(path, most) if path.exists() else b""
 
-    def stream(self, name: str) -> pa.Buffer | FileStream:
-        """Return a file for reading in parts; an empty buffer if it does not exist."""
+    def stream(self, name: str) -> Stream:
         path = self.folder / name
         with _readable(path):
             if not path.exists() or path.stat().st_size == 0:
-                return pa.py_buffer(b"")
+                return NOTHING
             if not self._mapped:
-                return FileStream(path)
+                return FileStream(path.open("rb"))
             # Python's mmap keeps a file descriptor: arrays of 1,000 segments would use up those of a process. pyarrow's
             # does not, but takes only paths in valid UTF-8.
             with suppress(UnicodeEncodeError), pa.memory_map(str(path)) as mapped:
-                return mapped.read_buffer()
-            return FileStream(path)
+                buffer: Stream = mapped.read_buffer()
+                return buffer
+            return FileStream(path.open("rb"))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         write_whole(path, content)
 
     def append(self, name: str, content: bytes | memoryview) -> None:
-        """Append to a file. When this returns, the content survives the end of this process."""
         file = self._open.get(name)
         if file is None:
             file = self._open[name] = (self.folder / name).open("ab", buffering=0)
@@ -175,37 +235,34 @@ class FolderStorage:
                 view = view[file.write(view) :]
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut a file down to `size` bytes."""
         os.truncate(self.folder / name, size)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
         self.end(name)
         (self.folder / name).unlink(missing_ok=True)
 
     def sync(self) -> None:
-        """Write what was appended to the disk."""
         for file in self._open.values():
             os.fsync(file.fileno())
 
-    def end(self, name: str) -> None:
-        """Write a file to the disk and close it; it is not appended to again."""
-        file = self._open.pop(name, None)
-        if file is not None:
-            os.fsync(file.fileno())
-            file.close()
+    def end(self, *names: str) -> None:
+        for name in names:
+            file = self._open.pop(name, None)
+            if file is not None:
+                os.fsync(file.fileno())
+                file.close()
 
     def close(self) -> None:
-        """Release the files and the lock; reading stays possible."""
-        for name in [*self._open]:
-            self.end(name)
+        self.end(*self._open)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
 
 class MemoryStorage:
-    """Files in memory, with the same methods."""
+    """Files in memory."""
+
+    location = None
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}
@@ -240,11 +297,8 @@ class MemoryStorage:
     def sync(self) -> None:
         return
 
-    def end(self, name: str) -> None:  # noqa: ARG002  # nothing is held
+    def end(self, *names: str) -> None:  # noqa: ARG002  # nothing is held
         return
 
     def close(self) -> None:
         return
-
-
-Storage = FolderStorage | MemoryStorage

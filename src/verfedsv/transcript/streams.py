@@ -17,7 +17,7 @@ from verfedsv.transcript.description import Precision
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import LONGEST_HEAD, UNREADABLE, metadata_of
 from verfedsv.transcript.rows import Rows, read_rows
-from verfedsv.transcript.storage import FileStream, Storage
+from verfedsv.transcript.storage import Storage, Stream
 
 _LARGE = 2**20
 """Bytes of a message from which on its layout is compared with its entry first: a sparse file takes little disk."""
@@ -44,7 +44,7 @@ class SegmentReader:
         self._storage, self._segments, self._precision = storage, segments, precision
         self.chain = Chain.of(segments)
         self._last = self._open(len(segments)) if segments else None
-        self._other: tuple[int, pa.Buffer | FileStream] | None = None
+        self._other: tuple[int, Stream] | None = None
 
     def first(self, n_entries: int) -> Self:
         """Return a reader of the first entries."""
@@ -116,14 +116,14 @@ class SegmentReader:
             why = f"{sizes}: one of them was cut off, the next record is unfinished, or something was added"
         raise TranscriptError(f"the transcript is complete up to round {n_rounds}, but {why}")
 
-    def _stream(self, segment: int) -> pa.Buffer | FileStream:
+    def _stream(self, segment: int) -> Stream:
         if self._last is not None and segment == len(self._segments):
             return self._last
         if self._other is None or self._other[0] != segment:
             self._other = segment, self._open(segment)
         return self._other[1]
 
-    def _open(self, segment: int) -> pa.Buffer | FileStream:
+    def _open(self, segment: int) -> Stream:
         """Return the stream of a segment; check its columns and its end, on which readers without the chain rely."""
         name = fmt.uploads_file(segment)
         stream = self._storage.stream(name)

@@ -57,7 +57,8 @@ def value(
     method, rank and regularization, a tolerance of 1e-3, seed 0, all rows and Shapley values.
 
     Args:
-        run: the folder of a transcript, a `Transcript`, or the `Recorder` that is writing it.
+        run: the folder of a transcript or its URI in an object store ("s3://bucket/run"), a `Transcript`, or the
+            `Recorder` that is writing it.
         method: how to value a round, as in `shapley_values`. "auto" uses the closed form, and enumerates or samples
             where its error would be too large.
         rank: the rank of completed embeddings, or "auto": chosen for each client on held-out uploads.
