@@ -21,10 +21,18 @@ EXIT_DIFFERS, EXIT_WITH_RESERVATION = 1, 3
 
 
 def audit(
-    path: Annotated[Path, typer.Argument(help="A statement, an extract, or the folder of a run.", metavar="PATH")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="A statement, an extract, or the folder of a run, also s3://... or gs://...", metavar="PATH"
+        ),
+    ],
     run: Annotated[
-        Path | None,
-        typer.Option(help="The run the statement describes, if either was moved after signing.", metavar="FOLDER"),
+        str | None,
+        typer.Option(
+            help="The run the statement describes, if either was moved after signing; also s3://... or gs://...",
+            metavar="FOLDER",
+        ),
     ] = None,
     statement: Annotated[
         Path | None, typer.Option(help="The statement to check an extract or a run against.", metavar="FILE")

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from verfedsv.cli.options import RunArgument
+from verfedsv.cli.options import AnyRunArgument
 from verfedsv.cli.output import check_writable, write_file
 from verfedsv.runs.extent import refuse_running
-from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settlement.extract import make_extract
 from verfedsv.texts import count
 
 
 def extract(
-    run: RunArgument,
+    run: AnyRunArgument,
     client: Annotated[str, typer.Option(help="The client whose part to write.", metavar="NAME")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.", metavar="FILE")],
 ) -> None:
@@ -30,7 +30,7 @@ def extract(
     Example: verfedsv extract runs/credit --client telco -o telco.extract
     """
     check_writable(output, "extract")
-    folder = RunFolder(run)
+    folder = find_run(run)
     transcript = folder.open(for_values=False)
     refuse_running(folder.extent(transcript), "extracted")
     result = make_extract(transcript, client)

@@ -15,6 +15,13 @@ EXIT_INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended."""
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]
+AnyRunArgument = Annotated[
+    str,
+    typer.Argument(
+        help="The folder of a run, or of a transcript that verfedsv.Recorder wrote; also s3://... or gs://...",
+        metavar="RUN",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 AcceptSettings = Annotated[
     bool, typer.Option("--accept-settings", help="Accept values computed with settings other than those agreed.")

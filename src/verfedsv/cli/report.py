@@ -11,12 +11,13 @@ from rich import filesize
 from rich.console import Console
 from rich.markup import escape
 
-from verfedsv.cli.options import TrustHead
+from verfedsv.cli.options import AnyRunArgument, TrustHead
 from verfedsv.cli.output import check_writable, print_text, write_file
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.errors import InputError
 from verfedsv.report.summary import Summary
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settlement import Settlement
 
 Format = Literal["html", "md", "json"]
@@ -25,7 +26,7 @@ _STANDARD_OUTPUT = Path("-")
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or of a transcript.", metavar="RUN")],
+    run: AnyRunArgument,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -64,7 +65,7 @@ def report(
     stopped = "stopped; nothing was written."
     with working(progress_console, stopped) as check:
         payments = None if settlement is None else Settlement.read(settlement)
-        summary = _summarise(progress_console, RunFolder(run, trust_head=trust_head), payments, check)
+        summary = _summarise(progress_console, find_run(run, trust_head=trust_head), payments, check)
         text = render(summary)
     if path == _STANDARD_OUTPUT:
         print_text(text)

@@ -20,6 +20,7 @@ from verfedsv.report.tables import payouts
 from verfedsv.report.terminal import to_rich
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settlement import Settlement, Terms
 from verfedsv.settlement import settle as settle_valuation
 from verfedsv.settlement.agreement import describe_accepted
@@ -30,7 +31,10 @@ from verfedsv.valuation import Valuation
 
 
 def settle(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a valuation (JSON).", metavar="RUN")],
+    run: Annotated[
+        str,
+        typer.Argument(help="The folder of a run, also s3://... or gs://..., or a valuation (JSON).", metavar="RUN"),
+    ],
     budget: Annotated[str, typer.Option(help="The amount to share, such as 100000 or 2500.50.", metavar="AMOUNT")],
     currency: Annotated[str, typer.Option(help="Its currency, such as EUR.", metavar="CODE")],
     rule: Annotated[
@@ -98,18 +102,19 @@ def settle(
         pay_server=pay_server,
     )
     folder = _folder_of(run, trust_head=trust_head)
-    valuation = _read_valuation(run) if folder is None else _valuation_of(folder)
+    valuation = _read_valuation(Path(run)) if folder is None else _valuation_of(folder)
     result = settle_valuation(
         valuation,
         terms,
-        run=None if folder is None else folder.path,
+        run=folder,
         even_if_the_loss_rose=even_if_the_loss_rose,
         accept_settings=accept_settings,
     )
     accepted = describe_accepted(folder, valuation.settings) if accept_settings and folder is not None else []
     if output is not None:
         made = f"{dt.datetime.now(tz=dt.UTC).date().isoformat()}, verfedsv {__version__}"
-        about = {"run": run.resolve().name, "made": made, "signed": "no, this is a draft"}
+        name = (Path(run) if folder is None else folder.path).resolve().name
+        about = {"run": name, "made": made, "signed": "no, this is a draft"}
         write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
     print_reasons(cautions(result, valuation) if as_json else ())
     print_notes(*accepted, *notes_of(folder, valuation))
@@ -119,12 +124,13 @@ def settle(
         show(Console(), result, valuation)
 
 
-def _folder_of(run: Path, *, trust_head: bool) -> RunFolder | None:
+def _folder_of(run: str, *, trust_head: bool) -> RunFolder | None:
     """Return the folder of a run, or that of its valuation.json; None for a valuation elsewhere."""
-    if not run.is_file():
-        return RunFolder(run, trust_head=trust_head)
-    around = RunFolder.around(run)
-    return around if around is not None and around.valuation_path == run.resolve() else None
+    path = Path(run)
+    if not path.is_file():
+        return find_run(run, trust_head=trust_head)
+    around = RunFolder.around(path)
+    return around if around is not None and around.valuation_path == path.resolve() else None
 
 
 def _read_valuation(path: Path) -> Valuation:

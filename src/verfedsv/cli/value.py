@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from verfedsv.cli.options import AsJson, TrustHead
+from verfedsv.cli.options import AnyRunArgument, AsJson, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import get_semivalue
@@ -23,10 +24,7 @@ from verfedsv.valuation.verdict import judge
 
 
 def value(
-    run: Annotated[
-        Path,
-        typer.Argument(help="The folder of a run, or of a transcript that verfedsv.Recorder wrote.", metavar="RUN"),
-    ],
+    run: AnyRunArgument,
     method: Annotated[
         Method | None,
         typer.Option(
@@ -102,7 +100,7 @@ def value(
         "seed": seed,
     }
     given = {name: setting for name, setting in given.items() if setting is not None}
-    folder = RunFolder(run, trust_head=trust_head)
+    folder = find_run(run, trust_head=trust_head)
     configured = _configured(folder)
     print_notes(*(f"{name} = {setting}, as agreed" for name, setting in configured.items() if name not in given))
     notes = Console(stderr=True)

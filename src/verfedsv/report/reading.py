@@ -25,6 +25,7 @@ from verfedsv.report.summary import (
 )
 from verfedsv.runs.config import Config, Section
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settlement import Settlement
 from verfedsv.settlement.explanation import explain
 from verfedsv.settlement.payouts import check_settlement
@@ -42,13 +43,13 @@ _BYTES_OF_AN_ID = 4
 def summarise(
     run: str | os.PathLike[str] | RunFolder, progress: Progress | None = None, settlement: Settlement | None = None
 ) -> Summary:
-    """Return the summary of a run: a folder of `verfedsv run`, or of a `Recorder`.
+    """Return the summary of a run: a folder of `verfedsv run`, or of a `Recorder`, or its URI in an object store.
 
     The hash chain of the transcript is checked. Values come from the folder's valuation.json if it is of this very
     transcript; otherwise the run is valued as agreed, and nothing is written. A `settlement` of these values becomes
     part of the summary.
     """
-    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    folder = run if isinstance(run, RunFolder) else find_run(run)
     folder.refuse_irregular()
     recorded = folder.open()
     verified = recorded.verify_more()

@@ -49,6 +49,10 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], *, trust_head: bool = False) -> None:
         self.path, self._trust_head = Path(path), trust_head
+        if self.path.parts[:1] in (("s3:",), ("gs:",), ("gcs:",)):
+            raise InputError(
+                "a folder on this machine is needed here, not an object store: copy the run, and name the copy"
+            )
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS
         self.notes_path, self.checkpoints_path = self.path / NOTES, self.path / CHECKPOINTS
         self.valuation_path, self.statement_path = self.path / VALUATION, self.path / STATEMENT
@@ -105,11 +109,14 @@ class RunFolder:
         Python, or a head that is a program, unless that is trusted.
         """
         self.refuse_links()
-        transcript = Transcript.open(self.path)
+        transcript = self._open()
         transcript.trusts_head = self._trust_head
         if for_values:
             transcript.description.check_can_be_valued(trusts_head=self._trust_head)
         return transcript
+
+    def _open(self) -> Transcript:
+        return Transcript.open(self.path)
 
     # How it was planned, and how far it is
 

@@ -16,6 +16,7 @@ from verfedsv.errors import InputError, TranscriptError, VerfedsvError
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience
+from verfedsv.runs.stored import find_run
 from verfedsv.settlement import extract as extracts
 from verfedsv.settlement.agreement import check_is_of, describe_agreement, find_deviations, options_of, server_cautions
 from verfedsv.settlement.books import describe_books
@@ -42,6 +43,7 @@ from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.shapley import Progress
 from verfedsv.texts import LONGEST_NAME, count, digits, error_text, listed, number, printable, shortened
 from verfedsv.transcript import Description, Transcript
+from verfedsv.transcript.objects import as_location
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.verdict import Reason
@@ -82,25 +84,25 @@ def audit(
     trust_head: bool = False,
     progress: Progress | None = None,
 ) -> Audit:
-    """Return the audit of a statement, an extract, or the folder of a run.
+    """Return the audit of a statement, an extract, or the folder of a run, which may be in an object store.
 
     A folder is checked against the statement in it, or the one at `statement_path`. Values that were not computed with
     the agreed settings differ, unless `accept_settings`. `trust_head` allows to load the program of a head, which may
     run any code of whoever recorded it.
     """
     options = _Options(public_key, accept_settings, trust_head, progress)
-    path = Path(path)
+    place = as_location(path)
     statement_path = None if statement_path is None else Path(statement_path)
-    if path.is_dir():
+    if isinstance(place, str) or place.is_dir():
         _refuse_unused("the folder of a run", run=run)
-        folder = RunFolder(path, trust_head=trust_head)
+        folder = find_run(path, trust_head=trust_head)
         there = statement_path or (folder.statement_path if folder.statement_path.exists() else None)
         if there is not None:
             return _collect(_of_statement(there, Statement.read(there), folder, options))
         if public_key is not None:
-            raise InputError(f"there is no statement in {path}, so there is no signature to check by a key")
+            raise InputError(f"there is no statement in {folder}, so there is no signature to check by a key")
         return _collect(_of_run(folder, options))
-    text = read_bytes(path)
+    text = read_bytes(place)
     if text.startswith(extracts.MAGIC):
         _refuse_unused("an extract", run=run)
         if public_key is not None and statement_path is None:
@@ -110,7 +112,7 @@ def audit(
     stated = Statement.from_json(text)
     _refuse_unused("a statement", statement=statement_path)
     return _collect(
-        _of_statement(path, stated, None if run is None else RunFolder(run, trust_head=trust_head), options)
+        _of_statement(place, stated, None if run is None else find_run(run, trust_head=trust_head), options)
     )
 
 

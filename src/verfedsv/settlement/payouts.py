@@ -12,6 +12,7 @@ from typing import Any
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import refuse_running
 from verfedsv.runs.folder import RunFolder
+from verfedsv.runs.stored import find_run
 from verfedsv.settings import ValuationSettings
 from verfedsv.settlement.agreement import check_is_of, refuse_others
 from verfedsv.settlement.books import refuse_rejected
@@ -29,16 +30,17 @@ def settle(
     valuation: Valuation,
     terms: Terms,
     *,
-    run: str | os.PathLike[str] | None = None,
+    run: str | os.PathLike[str] | RunFolder | None = None,
     even_if_the_loss_rose: bool = False,
     accept_settings: bool = False,
 ) -> Settlement:
     """Return what each client of a valuation is paid on some terms.
 
-    `run` is the folder of the run that was valued. A training that is still running is refused, and a settlement of
-    one that was stopped early states its plan. Values are refused if they were not computed with the settings agreed
-    for the run (without `run`, the defaults), unless `accept_settings` is true. A training in which the loss rose, or
-    which the clients together did not improve, is refused unless `even_if_the_loss_rose` is true.
+    `run` is the folder of the run that was valued, also in an object store. A training that is still running is
+    refused, and a settlement of one that was stopped early states its plan. Values are refused if they were not
+    computed with the settings agreed for the run (without `run`, the defaults), unless `accept_settings` is true. A
+    training in which the loss rose, or which the clients together did not improve, is refused unless
+    `even_if_the_loss_rose` is true.
 
     >>> from verfedsv import Recorder, value
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
@@ -53,7 +55,7 @@ def settle(
         )
     n_planned, took_part = None, dict[str, str]()
     if run is not None:
-        folder = RunFolder(run)
+        folder = run if isinstance(run, RunFolder) else find_run(run)
         transcript = folder.open(for_values=False)  # it was valued, by a loss of the user's own if need be
         extent = folder.extent(transcript)
         refuse_running(extent, "settled")

@@ -139,6 +139,12 @@ class ObjectStorage:
             sizes.pop(fmt.uploads_file(last), None)
         return sizes
 
+    def find_names(self) -> list[str]:
+        """Return the names of all objects, with those in subfolders, sorted."""
+        with _explaining(f"list {self._shown}"):
+            found = self._store.get_file_info(fs.FileSelector(self._folder, recursive=True))
+        return sorted(each.path[len(self._folder) + 1 :] for each in found if each.type == fs.FileType.File)
+
     def exists(self, name: str) -> bool:
         return name in self._open or name in self._sizes or self._find_size(name) is not None
 
