@@ -1,7 +1,8 @@
 """Training over a network: its messages beside a bare gRPC echo of the same bytes.
 
 All of it with mutual TLS on the loopback address, the server and each client in a process of its own. The bare echo has
-a server and clients of `grpc.aio`, which send bytes that were made before and do nothing else.
+a server and clients of `grpc.aio`, which send bytes that were made before and do nothing else: in one exchange, as
+ours, or in two, with the gradients apart.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,22 +48,23 @@ _WARM_UP = 20
 _ECHO = "/echo/Attend"
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """The bytes of an iteration, by the message they are."""
+Exchanges = list[tuple[bytes, bytes]]
+"""Requests, and the answers to them."""
 
-    embed: bytes
-    embeddings: bytes
-    gradients: bytes
-    done: bytes
 
-    @classmethod
-    def of_iteration(cls) -> Traffic:
-        """Return those of 2,000 samples with embeddings of one float."""
-        about, column = ("client", 1000, 1000), np.random.default_rng(0).standard_normal((N_SAMPLES, 1))
-        messages: list[Message] = [Embed(*about, np.arange(N_SAMPLES)), Embeddings(*about, column)]
-        messages += [Gradients(*about, None, column), Done(*about)]
-        return cls(*(b"".join(frames(to_bytes(message))) for message in messages))
+def traffic(n_exchanges: int) -> Exchanges:
+    """Return the bytes of an iteration, in one exchange or two: 2,000 samples with embeddings of one float."""
+    about, column = ("client", 1000, 1000), np.random.default_rng(0).standard_normal((N_SAMPLES, 1))
+    samples, step, upload = np.arange(N_SAMPLES), Gradients(*about, None, column), Embeddings(*about, column)
+    pairs: list[tuple[Message, Message]] = [(Embed(*about, samples, step), upload)]
+    if n_exchanges > 1:
+        pairs = [(Embed(*about, samples), upload), (step, Done(*about))]
+    return [(as_frames(request), as_frames(answer)) for request, answer in pairs]
+
+
+def as_frames(message: Message) -> bytes:
+    """Return a message as it is sent."""
+    return b"".join(frames(to_bytes(message)))
 
 
 # Ours
@@ -106,12 +107,16 @@ def serve(keys: Path, pipe: Connection) -> None:
 
 
 def step(hub: Hub, names: Sequence[str], numbers: Iterator[int]) -> None:
-    """Ask these clients for embeddings, and then to learn from gradients."""
-    number, batch, values = next(numbers), np.arange(N_SAMPLES), np.zeros((N_SAMPLES, 1))
-    answers = hub.exchange([Embed(name, number, 2 * number, batch) for name in names], 60.0)
-    answers += hub.exchange([Gradients(name, number, 2 * number + 1, None, values) for name in names], 60.0)
-    if sum(isinstance(answer, Embeddings | Done) for answer in answers) < 2 * len(names):
+    """Let these clients learn from the gradients of their last upload, and upload again."""
+    answers = hub.exchange([request(name, next(numbers)) for name in names], 60.0)
+    if sum(isinstance(answer, Embeddings) for answer in answers) < len(names):
         raise ArithmeticError(f"{answers}")
+
+
+def request(name: str, number: int) -> Embed:
+    """Return the request of an iteration; the first has no upload to learn from. All rounds are round 1."""
+    step = None if number <= len(NAMES) else Gradients(name, 1, number, None, np.zeros((N_SAMPLES, 1)))
+    return Embed(name, 1, number, np.arange(N_SAMPLES), step)
 
 
 def steps_per_second(hub: Hub, numbers: Iterator[int], duration: float) -> float:
@@ -144,29 +149,22 @@ def _each(function: Callable[[], object], n_calls: int) -> list[float]:
 # The bare echo
 
 
-def attend_echo(address: str, keys: Path, name: str, *, works: bool = False) -> None:
+def attend_echo(address: str, keys: Path, name: str, *, n_exchanges: int = 1, works: bool = False) -> None:
     """Be a client of the bare echo, in a process of its own; if it `works`, it also takes the step of a client."""
     own = [(keys / file).read_bytes() for file in ("ca.crt", f"{name}.key", f"{name}.crt")]
-    traffic, client, numbers = Traffic.of_iteration(), client_of(name), count(1)
-    batch, values = np.arange(N_SAMPLES), np.zeros((N_SAMPLES, 1))
-
-    def work(number: int) -> None:
-        if works:
-            client.answer(Embed(name, number, 2 * number, batch))
-
-    def learn(number: int) -> None:
-        if works:
-            client.answer(Gradients(name, number, 2 * number + 1, None, values))
+    pairs, client, numbers = traffic(n_exchanges), client_of(name), count(1)
+    client.answer(request(name, 1))
 
     async def run() -> None:
         async with aio.secure_channel(address, grpc.ssl_channel_credentials(*own)) as channel:
             call = channel.stream_stream(_ECHO)()  # type: ignore[call-arg]
             await call.write(b"hello")
             for number in numbers:
-                for content, task in ((traffic.embeddings, work), (traffic.done, learn)):
+                for _, content in pairs:
                     if await call.read() is aio.EOF:  # type: ignore[attr-defined]
                         return
-                    task(number)
+                    if works:
+                        client.answer(request(name, len(NAMES) + number))
                     await call.write(content)
 
     asyncio.run(run())
@@ -177,14 +175,24 @@ def attend_working(address: str, keys: Path, name: str) -> None:
     attend_echo(address, keys, name, works=True)
 
 
+def attend_twice(address: str, keys: Path, name: str) -> None:
+    """Be a client of the bare echo with two exchanges in an iteration."""
+    attend_echo(address, keys, name, n_exchanges=2)
+
+
 def serve_echo(keys: Path, pipe: Connection) -> None:
     """Be the server of the bare echo, and measure what is asked for through the pipe."""
-    asyncio.run(_serve_echo(keys, pipe))
+    asyncio.run(_serve_echo(keys, pipe, traffic(1)))
 
 
-async def _serve_echo(keys: Path, pipe: Connection) -> None:
+def serve_twice(keys: Path, pipe: Connection) -> None:
+    """Be the server of the bare echo with two exchanges in an iteration."""
+    asyncio.run(_serve_echo(keys, pipe, traffic(2)))
+
+
+async def _serve_echo(keys: Path, pipe: Connection, pairs: Exchanges) -> None:
     contexts: list[Any] = []
-    traffic, is_over, all_there = Traffic.of_iteration(), asyncio.Event(), asyncio.Event()
+    is_over, all_there = asyncio.Event(), asyncio.Event()
 
     async def handle(_: Any, context: Any) -> None:
         await context.read()
@@ -204,36 +212,42 @@ async def _serve_echo(keys: Path, pipe: Connection) -> None:
     await all_there.wait()
     pipe.send("ready")
 
-    async def ask(context: Any, content: bytes) -> None:
-        await context.write(content)
-        await context.read()
-
-    async def synchronous(n_iterations: int) -> list[float]:
-        took = []
-        for _ in range(n_iterations):
-            begin = time.perf_counter()
-            await asyncio.gather(*(ask(context, traffic.embed) for context in contexts))
-            await asyncio.gather(*(ask(context, traffic.gradients) for context in contexts))
-            took.append(time.perf_counter() - begin)
-        return took
-
-    async def per_second(duration: float) -> float:
-        begin, counts = time.perf_counter(), [0] * len(contexts)
-
-        async def repeat(m: int) -> None:
-            while time.perf_counter() < begin + duration:
-                await ask(contexts[m], traffic.embed)
-                await ask(contexts[m], traffic.gradients)
-                counts[m] += 1
-
-        await asyncio.gather(*map(repeat, range(len(contexts))))
-        return sum(counts) / (time.perf_counter() - begin)
-
     while (asked := await asyncio.to_thread(pipe.recv)) is not None:
         kind, amount = asked
-        pipe.send(await (synchronous(amount) if kind == "synchronous" else per_second(amount)))
+        measure = _echo_in_turn if kind == "synchronous" else _echoes_per_second
+        pipe.send(await measure(contexts, pairs, amount))
     is_over.set()
     await server.stop(1)
+
+
+async def _echo(context: Any, content: bytes) -> None:
+    await context.write(content)
+    await context.read()
+
+
+async def _echo_in_turn(contexts: list[Any], pairs: Exchanges, n_iterations: int) -> list[float]:
+    """Return the seconds of iterations with all clients."""
+    took = []
+    for _ in range(n_iterations):
+        begin = time.perf_counter()
+        for content, _ in pairs:
+            await asyncio.gather(*(_echo(context, content) for context in contexts))
+        took.append(time.perf_counter() - begin)
+    return took
+
+
+async def _echoes_per_second(contexts: list[Any], pairs: Exchanges, duration: float) -> float:
+    """Return how many steps a second the clients take, each at its own pace."""
+    begin, counts = time.perf_counter(), [0] * len(contexts)
+
+    async def repeat(m: int) -> None:
+        while time.perf_counter() < begin + duration:
+            for content, _ in pairs:
+                await _echo(contexts[m], content)
+            counts[m] += 1
+
+    await asyncio.gather(*map(repeat, range(len(contexts))))
+    return sum(counts) / (time.perf_counter() - begin)
 
 
 # Both
@@ -266,12 +280,20 @@ def _ask(pipe: Connection, kind: str, amount: float) -> Any:
     return pipe.recv()
 
 
+KINDS = {
+    "verfedsv: hub, link, clients": (serve, attend),
+    "bare gRPC echo": (serve_echo, attend_echo),
+    "the echo, its clients take steps": (serve_echo, attend_working),
+    "bare gRPC echo, in two exchanges": (serve_twice, attend_twice),
+}
+
+
 def of_messages() -> dict[str, NDArray[np.float64]]:
-    """Return, of ours, the echo and the echo whose clients work, (3, blocks) each: seconds, steps a second, and loads.
+    """Return, of each of `KINDS`, (kinds, blocks): seconds, steps a second, and loads.
 
     Seconds are medians and 95 % quantiles of synchronous iterations.
     """
-    kinds = (serve, attend), (serve_echo, attend_echo), (serve_echo, attend_working)
+    kinds = [*KINDS.values()]
     medians, tails, steps = np.empty((3, len(kinds), N_BLOCKS))
     loads = []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
@@ -298,10 +320,9 @@ def run() -> str:
     # Ratios of neighbours in time: others share the machine.
     longer = np.median(found["medians"] / found["medians"][1], axis=1)
     faster = np.median(found["steps"] / found["steps"][1], axis=1)
-    names = "verfedsv: hub, link, clients", "bare gRPC echo", "the echo, its clients take steps"
     rows = [
         [name, *(f"{1e3 * took[k]:.2f} ms" for took in (medians, tails)), f"{longer[k]:.2f}"]
-        for k, name in enumerate(names)
+        for k, name in enumerate(KINDS)
     ]
     for k, row in enumerate(rows):
         row += [f"{steps[k]:,.0f}", f"{faster[k]:.2f}"]

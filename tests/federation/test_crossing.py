@@ -23,7 +23,7 @@ from verfedsv.federation.schedules import batch_of_client, batch_of_round
 
 RATE, BATCH = 0.5, 30
 FIELDS = {
-    Embed: {"samples"},
+    Embed: {"samples", "gradients"},
     Embeddings: {"embeddings"},
     Gradients: {"samples", "values"},
     Predict: {"samples"},
@@ -55,7 +55,8 @@ class Beside:
     schedule.
     """
 
-    def __init__(self, data, batches, intercept):
+    def __init__(self, data, batches, intercept, *, is_synchronous):
+        self.is_synchronous = is_synchronous
         self.names, self.batches, self.has_intercept = data.names, batches, intercept
         order = np.argsort(data.is_test, kind="stable")
         self.features = [client.numeric[order] for client in data.clients]
@@ -63,7 +64,7 @@ class Beside:
         n_classes = 1 if data.n_classes == 2 else data.n_classes
         self.weights = [np.zeros((x.shape[1], n_classes)) for x in self.features]
         self.table = np.zeros((len(self.names), len(self.labels), n_classes))
-        self.intercept, self.gradients = np.zeros(n_classes), None
+        self.intercept, self.gradients = np.zeros(n_classes), {}  # by client, until they arrive
         self.n_uploads, self.n_steps = [0] * len(self.names), [0] * len(self.names)
         self.sequences, self.asked = [0] * len(self.names), [None] * len(self.names)
 
@@ -81,6 +82,9 @@ class Beside:
         self.sequences[m] = message.sequence
         match message:
             case Embed():
+                if message.gradients is not None:
+                    assert message.gradients.client == message.client
+                    self.check_gradients(m, message.gradients)
                 assert_plain(message.samples, np.int64)
                 np.testing.assert_array_equal(message.samples, self.batches(m, self.n_uploads[m])[0])
                 self.asked[m] = message.samples
@@ -103,7 +107,13 @@ class Beside:
         np.testing.assert_allclose(embeddings, expected, rtol=1e-10, atol=1e-12, strict=True)
         self.table[m, samples] = expected
         self.n_uploads[m] += 1
-        self.gradients = None
+        if self.is_synchronous and len({*self.n_uploads}) > 1:
+            return  # the round is not over
+        samples = self.batches(m, self.n_uploads[m] - 1)[1]
+        gradients = slope(self.table.sum(axis=0)[samples] + self.intercept, self.labels[samples])
+        self.intercept = self.intercept - self.has_intercept * RATE * gradients.mean(axis=0)
+        for of_client in range(len(self.names)) if self.is_synchronous else [m]:
+            self.gradients[of_client] = gradients
 
     def check_gradients(self, m, message):
         """Gradients are those of the loss, and the client takes its step."""
@@ -113,13 +123,10 @@ class Beside:
         else:
             assert_plain(message.samples, np.int64)
             np.testing.assert_array_equal(message.samples, samples)
-        if self.gradients is None:
-            total = self.table.sum(axis=0)[samples] + self.intercept
-            self.gradients = slope(total, self.labels[samples])
-            self.intercept = self.intercept - self.has_intercept * RATE * self.gradients.mean(axis=0)
+        gradients = self.gradients.pop(m)
         assert_plain(message.values, np.float64)
-        np.testing.assert_allclose(message.values, self.gradients, rtol=1e-10, atol=1e-12, strict=True)
-        self.weights[m] -= RATE * self.features[m][samples].T @ self.gradients / len(samples)
+        np.testing.assert_allclose(message.values, gradients, rtol=1e-10, atol=1e-12, strict=True)
+        self.weights[m] -= RATE * self.features[m][samples].T @ gradients / len(samples)
         self.n_steps[m] += 1
 
 
@@ -129,11 +136,11 @@ def assert_plain(array, number):
     assert array.dtype == number
 
 
-def train_and_check(data, mode, intercept):
+def train_and_check(data, mode, intercept, *, defers_steps=False):
     """Train with a spy between clients and server, and check all messages and that nothing else had an effect."""
     n_train = int((~data.is_test).sum())
     made = Training.in_process(data, rate=Rate(RATE), intercept=intercept)
-    training = Training(made.server, Spy(clients_of(made)))
+    training = Training(made.server, Spy(clients_of(made)), defers_steps=defers_steps)
     if mode == "synchronous":
         rounds = synchronous_rounds(training, SynchronousSchedule(BATCH, 6))
 
@@ -147,9 +154,11 @@ def train_and_check(data, mode, intercept):
             batch = batch_of_client(m, step, n_train, BATCH, 0)
             return (np.arange(n_train) if step == 0 else batch), batch
 
-    beside = Beside(data, batches, intercept)
-    for _ in rounds:
-        training.evaluate()
+    beside = Beside(data, batches, intercept, is_synchronous=mode == "synchronous")
+    for number in rounds:
+        if number % 2 == 0:
+            training.evaluate()
+    training.evaluate()
     for message in training.transport.crossed:
         beside.check(message)
     assert min(beside.n_uploads) >= 4
@@ -161,9 +170,10 @@ def train_and_check(data, mode, intercept):
 @pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 4])
-def test_only_embeddings_and_gradients_cross(mode, intercept, n_classes):
+@pytest.mark.parametrize("defers_steps", [False, True])
+def test_only_embeddings_and_gradients_cross(mode, intercept, n_classes, defers_steps):
     """Names, sample numbers from the schedule, features times weights, gradients of the loss, and nothing else."""
-    train_and_check(make_data(n_classes=n_classes), mode, intercept)
+    train_and_check(make_data(n_classes=n_classes), mode, intercept, defers_steps=defers_steps)
 
 
 def raw_features(client, samples, embeddings):

@@ -5,8 +5,9 @@ import pytest
 
 from tests.network.consortium import Consortium
 from verfedsv._version import __version__
+from verfedsv.network.messages import PROTOCOL
 
-NEW = "import verfedsv.network.messages as messages\nmessages.PROTOCOL = 2\n"
+NEW = "import verfedsv.network.messages as messages\nmessages.PROTOCOL += 1\n"
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def test_all_parties_upgrade_to_another_protocol(consortium, tmp_path, monkeypat
     consortium.wait_for(lambda: consortium.is_over("shop"))
     assert early.returncode == 2
     reason = (
-        f"protocol version 2 of verfedsv {__version__} is not that of this server, 1 of verfedsv {__version__}: "
-        "install the same version"
+        f"protocol version {PROTOCOL + 1} of verfedsv {__version__} is not that of this server, {PROTOCOL} of verfedsv "
+        f"{__version__}: install the same version"
     )
     assert reason in consortium.log("shop")
     assert reason in consortium.log("serve")

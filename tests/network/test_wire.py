@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 LEARNING = net.Learning("perceptron", 32, 8, 2**63 - 1, 0.1, "inverse", "adam", 0.9, "unit-rows")
 REQUESTS = [
     Embed("a", 1, 2, np.array([3, 1])),
+    Embed("a", 2, 7, np.array([3]), Gradients("a", 1, 7, None, np.array([[0.5], [1 / 3]]))),
     Gradients("Zürich", 2**60, 3, np.array([0]), np.array([[0.1, -np.inf]])),
     Gradients("a", 1, 3, None, np.array([[5e-324]])),
     Predict("a", 0, 4, None),
@@ -48,6 +49,9 @@ def check_same(found, message):
     assert type(found) is type(message)
     for field in fields(message):
         ours, theirs = getattr(found, field.name), getattr(message, field.name)
+        if isinstance(theirs, Gradients):
+            check_same(ours, theirs)
+            continue
         assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
         np.testing.assert_array_equal(ours, theirs)
 
@@ -71,6 +75,7 @@ def test_the_definition_has_the_fields_of_the_classes():
             names = [own.name for own in field.message_type.fields]
             assert names == [own.name for own in fields(_KINDS[field.name])][3:]
     assert [own.name for own in pb.Learning.DESCRIPTOR.fields] == [own.name for own in fields(net.Learning)]
+    assert [own.name for own in pb.Step.DESCRIPTOR.fields] == ["samples", "values", "round"]
     n_messages = sum(len(whole.DESCRIPTOR.oneofs_by_name["content"].fields) for whole in (pb.ToClient, pb.FromClient))
     assert n_messages == len(_KINDS)
 

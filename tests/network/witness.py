@@ -30,10 +30,11 @@ def noting(answer, start, write):
 
     def witnessed(message):
         result = answer(message)
+        step = message.gradients if isinstance(message, Embed) else message
+        if isinstance(step, Gradients):
+            write(["completed", start(), message.sequence, step.round, ""])
         if isinstance(message, Embed) and isinstance(result, Embeddings):
             write(["sent", start(), message.sequence, message.round, digest(message.samples, result.embeddings)])
-        elif isinstance(message, Gradients):
-            write(["completed", start(), message.sequence, message.round, ""])
         return result
 
     return witnessed

@@ -121,6 +121,8 @@ class Client:
         match message:
             case Embed():
                 features = self._take(message.samples)
+                if message.gradients is not None:
+                    self._learn(message.gradients)
                 upload = Embeddings(*about, self._model.embed(features))
                 self._uploaded = upload, message.samples, features
                 return upload

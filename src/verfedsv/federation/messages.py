@@ -1,11 +1,14 @@
 """The messages between the server side and the client sides. Nothing else crosses.
 
     the server asks             the client answers
-    Embed(samples)              Embeddings(embeddings)      for training; the server records it
+    Embed(samples, gradients)   Embeddings(embeddings)      for training; the server records it
     Gradients(samples, values)  Done                        the client takes a step
     Predict(samples)            Prediction(embeddings)      for evaluation; nothing is recorded or learnt
     Save, Restore               Done                        the client's own checkpoint of a round
     any of these                Refusal(reason)             it cannot be done; nothing was changed
+
+Gradients can travel with the next Embed: the client takes the step, and then embeds. That is one exchange for a round
+instead of two.
 
 A message holds arrays and plain values only; `network.wire` writes it without pickling. An answer has the client, the
 round and the sequence number of its request. Sequence numbers increase. A request with the number of the last one is a
@@ -34,9 +37,10 @@ class Message:
 
 @dataclass(eq=False, slots=True)
 class Embed(Message):
-    """Upload the embeddings of some training samples."""
+    """Upload the embeddings of some training samples, after a step from `gradients` if there are any."""
 
     samples: Array
+    gradients: Gradients | None = None
 
 
 @dataclass(eq=False, slots=True)

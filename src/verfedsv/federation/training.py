@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -24,7 +24,7 @@ from verfedsv.federation.checkpoints import SERVER, client_file
 from verfedsv.federation.clients import Client
 from verfedsv.federation.evaluation import Evaluation
 from verfedsv.federation.heads import Head
-from verfedsv.federation.messages import Predict, Request
+from verfedsv.federation.messages import Embed, Gradients, Predict, Request
 from verfedsv.federation.models import BuildModel, Linear, Rate, State
 from verfedsv.federation.optimizers import BuildOptimizer, PlainDescent
 from verfedsv.federation.server import Server
@@ -45,12 +45,15 @@ def _warn(request: Request, error: InputError) -> None:
 
 @dataclass(frozen=True)
 class Training:
-    """Carries messages between the server and its clients, and has no state of its own.
+    """Carries messages between the server and its clients, and keeps nothing but gradients on their way.
 
     A request without an answer after `timeout` seconds (None: no limit) is sent again, `n_tries` times in all. A client
     that still has not answered is absent from the round. So is one that refuses, or whose answer is invalid:
     `on_invalid` is then called with the request and the error. By default it warns; if it raises, the training ends.
     `on_missing` is called with a request that was not answered, and may raise as well.
+
+    With `defers_steps`, gradients travel with the client's next upload, or are sent before it is asked for anything
+    else: a round is one exchange, not two. A client that is absent from that upload does not take the step.
 
     With `is_there`, which says whether a client can be reached, nobody waits for another: evaluations leave out clients
     that are away, checkpoints are written when all are there, and only a client's own steps wait for it.
@@ -63,6 +66,8 @@ class Training:
     on_invalid: Callable[[Request, InputError], None] = _warn
     on_missing: Callable[[Request], None] = lambda request: None  # noqa: ARG005
     is_there: Callable[[str], bool] | None = None
+    defers_steps: bool = False
+    _steps: dict[str, Gradients] = field(default_factory=dict, init=False, repr=False)  # that were deferred
     _is_over: Event = field(default_factory=Event, init=False, repr=False)
     _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
 
@@ -127,26 +132,46 @@ class Training:
                 self.server.join(name)
         for name in present:
             if name not in clients:
-                with self._turn_while_there(name):  # not in the middle of its step
+                with self._turn_while_there(name) as there:  # not in the middle of its step
+                    self._take_steps(there)
                     self.server.leave(name)
 
     def train_round(self, batch: Array, absent: Collection[str] = ()) -> None:
         """Let all clients but those that are `absent` upload the same batch, and take a step."""
         with self._turn(*self.server.present):
-            self._ask(self.server.begin_round(batch, absent), self.server.receive)
-            self._ask(self.server.end_round())
+            self._ask([*map(self._with_step, self.server.begin_round(batch, absent))], self.server.receive)
+            steps = self.server.end_round()
+            if self.defers_steps:
+                self._steps.update({step.client: step for step in steps})
+            else:
+                self._ask(steps)
 
     def train_client(self, client: str, samples: Array, batch: Array, now: Callable[[], float]) -> None:
         """Let one client upload some samples, and take a step from the gradients of a batch, unless it has left."""
         with self._turn(client):
             if client not in self.server.present:
                 return
-            request = self.server.request(client, samples)
+            request = self._with_step(self.server.request(client, samples))
             receive = partial(self.server.receive, batch=batch, now=now)
-            if self.is_there is None:
-                self._ask([*self._ask([request], receive).values()])
+            ask = self._ask if self.is_there is None else partial(self._ask_while, self._is_going_on)
+            steps = ask([request], receive)
+            if self.defers_steps:
+                self._steps.update(steps)
             else:
-                self._ask_while(self._is_going_on, [*self._ask_while(self._is_going_on, [request], receive).values()])
+                ask([*steps.values()])
+
+    def _with_step(self, request: Embed) -> Embed:
+        """Return a request with the client's deferred gradients, if there are any."""
+        step = self._steps.pop(request.client, None)
+        return request if step is None else replace(request, gradients=step)
+
+    def _take_steps(self, names: Collection[str]) -> None:
+        """Let these clients take the steps that were deferred."""
+        steps = [self._steps.pop(name) for name in names if name in self._steps]
+        if self.is_there is None:
+            self._ask(steps)
+        else:
+            self._ask_while(self.is_there, steps)
 
     def end(self) -> None:
         """Let nobody wait any longer for clients that are away."""
@@ -158,6 +183,7 @@ class Training:
     def evaluate(self) -> Evaluation:
         """Return the measures of the model, from embeddings of all samples, of which it asks for a part at a time."""
         with self._turn_while_there(*self.server.present) as names:  # no client takes a step between two parts
+            self._take_steps(names)
             parts = self.server.parts()
             # All at once need not be gathered.
             asked = [None] if len(parts) == 1 else parts
@@ -166,6 +192,7 @@ class Training:
     def predict(self, samples: Array) -> Floats:
         """Return the scores of some samples, (samples, classes); of amounts, in the units of the labels."""
         with self._turn_while_there(*self.server.present) as names:
+            self._take_steps(names)
             return self.server.scores(self._predict(samples, names), samples)
 
     def _predict(self, samples: Array | None, names: Collection[str]) -> dict[str, Floats]:
@@ -182,6 +209,7 @@ class Training:
         with self._turn_while_there(*self.server.present) as names:
             if not all(name in names for name in self.server.present):
                 return
+            self._take_steps(names)
             requests = self.server.request_saves()
             saved = self._ask(requests) if self.is_there is None else self._ask_while(self.is_there, requests)
             if all(name in saved for name in self.server.present):
@@ -193,6 +221,7 @@ class Training:
         `extra` has their names, types and shapes.
         """
         kept = self.server.load(extra)
+        self._steps.clear()
         if kept is not None:
             answered = self._ask(self.server.request_restores())
             if missing := set(self.server.present) - set(answered):

@@ -298,10 +298,22 @@ class Learning(_message.Message):
     def __init__(self, model: _Optional[str] = ..., hidden: _Optional[int] = ..., width: _Optional[int] = ..., seed: _Optional[int] = ..., rate: _Optional[float] = ..., decay: _Optional[str] = ..., optimizer: _Optional[str] = ..., momentum: _Optional[float] = ..., scale: _Optional[str] = ...) -> None: ...
 
 class Embed(_message.Message):
-    __slots__ = ("samples",)
+    __slots__ = ("samples", "gradients")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     samples: Array
-    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ...) -> None: ...
+    gradients: Step
+    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ..., gradients: _Optional[_Union[Step, _Mapping]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("samples", "values", "round")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    samples: Array
+    values: Array
+    round: int
+    def __init__(self, samples: _Optional[_Union[Array, _Mapping]] = ..., values: _Optional[_Union[Array, _Mapping]] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Embeddings(_message.Message):
     __slots__ = ("embeddings",)

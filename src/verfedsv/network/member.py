@@ -213,8 +213,9 @@ class Member:
             self._journal.add(message)
             self._reached = message.sequence
         answer = self._client.answer(message)
-        if isinstance(answer, Done):
-            self.n_steps = message.round
+        step = message.gradients if isinstance(message, Embed) else message
+        if step is not None and not isinstance(answer, Refusal):
+            self.n_steps = step.round
         if isinstance(message, Save | Restore) and isinstance(answer, Done):
             self._journal.begin(self._begin, message)
             self._reached = message.sequence

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from verfedsv.arrays import Array
 from verfedsv.federation.messages import Message
 
-PROTOCOL = 1
+PROTOCOL = 2
 """The version of the protocol that this package speaks; parties with another one are refused."""
 
 

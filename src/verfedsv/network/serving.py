@@ -256,6 +256,7 @@ class NetworkRun(Run):
             on_invalid=absences.refuse,
             on_missing=absences.miss,
             is_there=None if section.is_repeatable else self.hub.is_there,
+            defers_steps=True,
         )
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:

@@ -18,7 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from verfedsv.arrays import Array
 from verfedsv.errors import InputError
-from verfedsv.federation.messages import Answer, Message, Request
+from verfedsv.federation.messages import Answer, Gradients, Message, Request
 from verfedsv.network import consortium_pb2 as pb
 from verfedsv.network.messages import (
     PROTOCOL,
@@ -161,6 +161,8 @@ def _fill(proto: Any, source: Any, leave_out: tuple[str, ...] = ()) -> None:
             continue
         if isinstance(value, np.ndarray):
             _fill_array(getattr(proto, field.name), value)
+        elif isinstance(value, Message):
+            _fill(getattr(proto, field.name), value, leave_out=("client", "sequence"))
         elif is_dataclass(value):
             _fill(getattr(proto, field.name), value)
         elif isinstance(value, list):
@@ -190,10 +192,18 @@ def _parse(whole: Any, content: bytes, client: str) -> Message:
         raise InputError(what)
     message = getattr(whole, name)
     kind = _KINDS[name]
-    values = {field.name: _read(message, field.name, str(field.type)) for field in fields(kind)[len(_OF_ALL) :]}
-    if _has_unknown(whole) and not (kind is Hello and values["protocol"] != PROTOCOL):
+    found = _made(kind, message, client, whole.round, whole.sequence)
+    if _has_unknown(whole) and not (isinstance(found, Hello) and found.protocol != PROTOCOL):
         raise InputError(f"{kind.__name__} has fields that this version does not know")
-    return kind(client, whole.round, whole.sequence, **values)
+    return found
+
+
+def _made(kind: type[Message], proto: Any, *about: Any) -> Message:
+    """Return a message with this content; `about` is client, round and sequence number."""
+    values = {field.name: _read(proto, field.name, str(field.type)) for field in fields(kind)[len(_OF_ALL) :]}
+    if isinstance(step := values.get("gradients"), pb.Step):
+        values["gradients"] = _made(Gradients, step, about[0], step.round, about[2])
+    return kind(*about, **values)
 
 
 def _has_unknown(message: Proto) -> bool:
@@ -204,11 +214,11 @@ def _has_unknown(message: Proto) -> bool:
 
 def _read(proto: Proto, name: str, annotation: str) -> Any:
     value = getattr(proto, name)
+    if isinstance(value, pb.Array | pb.Step) and not proto.HasField(name):
+        if annotation.endswith("| None"):
+            return None
+        raise InputError(f"a message has no {name}")
     if isinstance(value, pb.Array):
-        if not proto.HasField(name):
-            if annotation.endswith("| None"):
-                return None
-            raise InputError(f"a message has no {name}")
         return _read_array(value, name)
     if annotation == Learning.__name__:
         return Learning(**{field.name: getattr(value, field.name) for field in fields(Learning)})
