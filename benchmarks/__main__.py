@@ -201,10 +201,11 @@ multiplication for each id and party. Memory is what a process grows by: that of
 
 ## Network
 
-Mutual TLS on the loopback address of one machine, server and each client a process. An iteration is Embed with gradients,
-and Embeddings, with 2,000 samples and embeddings of one float64. The bare echo sends the same bytes over streams of
-`grpc.aio`, and does nothing else; in the last row, with the gradients in an exchange of their own. Asynchronous: each of
-4 clients is asked by a thread of its own, and a step is those two messages. Ratios are medians over blocks in turn.
+Mutual TLS on the loopback address of one machine, server and each client a process. An iteration is Embed with
+gradients, and Embeddings, with 2,000 samples and embeddings of one float64. The bare echo sends the same bytes over
+streams of `grpc.aio`, and does nothing else; in the last row, with the gradients in an exchange of their own.
+Asynchronous: each of 4 clients is asked by a thread of its own, and a step is those two messages. Ratios are medians
+over blocks in turn.
 
 {network}
 
