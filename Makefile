@@ -79,7 +79,7 @@ soak: $(VENV)/.dev    ## Forty thousand damaged files, a hundred killed runs, an
 	VERFEDSV_NETWORK_KILLS=$(NETWORK_KILLS) VERFEDSV_BAD_ROUNDS=$(BAD_ROUNDS) $(BIN)/pytest -q -m 'soak or not soak' $(FAULTS)
 	VERFEDSV_WIRE_FUZZ=100000 $(BIN)/pytest -q -s -m soak tests/network/test_fuzz.py tests/network/test_load.py
 
-bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md.
+bench: $(VENV)/.bench    ## Measure, and write docs/benchmarks.md; python -m benchmarks NAME measures one section.
 	$(BIN)/python -u -m benchmarks
 
 $(VENV)/.paper: $(VENV)/.installed
