@@ -17,7 +17,8 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
     """Train from the server's current round, yielding the number of each round that is recorded.
 
     Round k ends after k * `stamp_every` seconds, and training with round `n_rounds`. Rounds that end before the first
-    upload are neither recorded nor yielded. The caller may stop at any round.
+    upload is due are neither recorded nor yielded; the others are, so that as many are recorded as planned: where that
+    upload is late, they wait for it. The caller may stop at any round.
 
     Nobody waits for a client that misses rounds, so it leaves before them and joins again after them.
     """
@@ -35,6 +36,9 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
         samples = np.arange(server.n_train) if step == 0 else batch
         training.train_client(name, samples, batch, clock.now)
 
+    def is_due(number: int) -> bool:
+        return number < first_upload - 1e-9 or any(server.n_uploads.values())
+
     def update_members() -> None:
         roster, number = schedule.roster, server.n_rounds + 1
         # A transcript begins with an upload: until then, nobody can be recorded as joining or leaving.
@@ -43,10 +47,12 @@ def asynchronous_rounds(training: Training, schedule: AsynchronousSchedule, cloc
             training.set_members([name for name in roster.members(number) if name not in missing])
 
     update_members()
+    periods = dict(zip(server.clients, schedule.periods, strict=True))
+    first_upload = min(periods[name] for name in server.present) / schedule.stamp_every
     actors = [Actor(period, partial(act, m)) for m, period in enumerate(schedule.periods)]
     first_steps = [server.n_uploads[name] for name in server.clients]
     # Held until after `end`: when it is closed, it waits for steps that are under way.
-    stamps = clock.run(actors, first_steps, schedule.stamp_every, server.n_rounds + 1)
+    stamps = clock.run(actors, first_steps, schedule.stamp_every, server.n_rounds + 1, is_due)
     try:
         for k in stamps:
             if server.stamp(k, clock.now):

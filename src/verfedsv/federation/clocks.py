@@ -12,6 +12,9 @@ from typing import Protocol
 
 from verfedsv.arguments import as_positive
 
+_STEP = 0.01
+"""Seconds between two looks whether a stamp that was held back is due."""
+
 
 @dataclass(frozen=True)
 class Actor:
@@ -21,16 +24,27 @@ class Actor:
     act: Callable[[int], None]
 
 
+IsDue = Callable[[int], bool]
+
+
+def always(_: int) -> bool:
+    """Return True."""
+    return True
+
+
 class Clock(Protocol):
     """Lets actors act, each at its own times."""
 
     def now(self) -> float:
         """Return the seconds since the training began."""
 
-    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+    def run(
+        self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int, is_due: IsDue = always
+    ) -> Iterator[int]:
         """Let actors act, and yield the number of each time stamp, k = first, first + 1, ..., at k * stamp seconds.
 
-        `first_steps` are the numbers of steps that the actors have taken before. Ends when the iterator is closed.
+        `first_steps` are the numbers of steps that the actors have taken before. A stamp whose number is not yet due is
+        held back, where actors can be late. Ends when the iterator is closed.
         """
 
 
@@ -47,7 +61,14 @@ class VirtualClock:
     def now(self) -> float:
         return self._now
 
-    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+    def run(
+        self,
+        actors: Sequence[Actor],
+        first_steps: Sequence[int],
+        stamp: float,
+        first: int,
+        is_due: IsDue = always,  # noqa: ARG002  # nobody is late
+    ) -> Iterator[int]:
         last = len(actors)
         pairs = zip(actors, first_steps, strict=True)
         # An actor may have been idle, so that its steps are fewer than the times that have passed.
@@ -95,7 +116,9 @@ class RealClock:
     def now(self) -> float:
         return self._offset + (time.monotonic() - self._started) * self._speed
 
-    def run(self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int) -> Iterator[int]:
+    def run(
+        self, actors: Sequence[Actor], first_steps: Sequence[int], stamp: float, first: int, is_due: IsDue = always
+    ) -> Iterator[int]:
         self._started = time.monotonic()
         stop = Event()
 
@@ -113,8 +136,11 @@ class RealClock:
             try:
                 k = first
                 while not self._wait(k * stamp, stop):
-                    yield k
-                    k += 1
+                    if is_due(k):
+                        yield k
+                        k += 1
+                    else:
+                        stop.wait(_STEP)
             finally:
                 stop.set()
         for ended in lives:
