@@ -11,7 +11,7 @@ import json
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from verfedsv.arguments import as_whole
 from verfedsv.errors import InputError
@@ -100,6 +100,30 @@ def digest_of(head: Any) -> str:
 def digest_of_layers(layers: list[Any]) -> str:
     """Return the SHA-256 of layers as JSON."""
     return hashlib.sha256(json.dumps(layers).encode()).hexdigest()
+
+
+TENSORS = "weight", "bias", "running_mean", "running_var"
+"""What a layer may have of parameters and buffers that matter in evaluation mode."""
+
+
+class Layer(NamedTuple):
+    """A layer that is no sequence; the names of its parameters begin with `name`."""
+
+    name: str
+    kind: str
+    arguments: list[Any]
+
+
+_PASSED_ON = "Identity", "Dropout"
+"""Layers that change nothing in evaluation mode."""
+
+
+def flattened(layer: list[Any], prefix: str = "") -> list[Layer]:
+    """Return the layers that change anything in evaluation mode, in their order."""
+    kind, *arguments = layer
+    if kind == _SEQUENTIAL:
+        return [each for name, inner in arguments[0] for each in flattened(inner, f"{prefix}{name}.")]
+    return [] if kind in _PASSED_ON else [Layer(prefix, kind, arguments)]
 
 
 def to_layers(module: torch.nn.Module) -> list[Any] | None:

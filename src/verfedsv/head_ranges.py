@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  # its usual name
 
-Tensors = Mapping[str, Tensor]
+from verfedsv.head_layers import TENSORS, flattened
 
-_PASSED_ON = "Identity", "Dropout"
-"""Layers that change nothing in evaluation mode."""
+Tensors = Mapping[str, Tensor]
 
 
 class Interval(NamedTuple):
@@ -62,7 +61,7 @@ def ranges_of_scores(
     `previous` and `change` are (samples, width); `columns`, (width,), has the client of each column. What overflows is
     infinite or NaN.
     """
-    rest, own = _flattened(layers), [columns == client for client in range(n_clients)]
+    rest, own = flattened(layers), [columns == client for client in range(n_clients)]
     if rest and rest[0].kind == "Linear":
         first, *rest = rest
         weight = tensors[f"{first.name}weight"]
@@ -77,31 +76,16 @@ def ranges_of_scores(
     slopes = torch.stack(moves)
     found = Ranges(Interval(low, high), Interval(slopes, slopes))
     for layer in rest:
-        own_tensors = {name: tensors[layer.name + name] for name in _TENSORS if layer.name + name in tensors}
+        own_tensors = {name: tensors[layer.name + name] for name in TENSORS if layer.name + name in tensors}
         found = _RULES[layer.kind](found, layer.arguments, own_tensors)
     return found
 
 
 def has_ranges(layers: list[Any]) -> bool:
     """Return whether there are rules for all these layers."""
-    return all(layer.kind in _RULES for layer in _flattened(layers))
+    return all(layer.kind in _RULES for layer in flattened(layers))
 
 
-class _Layer(NamedTuple):
-    name: str
-    kind: str
-    arguments: list[Any]
-
-
-def _flattened(layer: list[Any], prefix: str = "") -> list[_Layer]:
-    """Return the layers that change anything, in order; names of parameters begin with theirs."""
-    kind, *arguments = layer
-    if kind == "Sequential":
-        return [each for name, inner in arguments[0] for each in _flattened(inner, f"{prefix}{name}.")]
-    return [] if kind in _PASSED_ON else [_Layer(prefix, kind, arguments)]
-
-
-_TENSORS = "weight", "bias", "running_mean", "running_var"
 Rule = Callable[[Ranges, list[Any], Tensors], Ranges]
 
 

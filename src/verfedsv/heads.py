@@ -24,6 +24,7 @@ from verfedsv.arguments import as_numpy
 from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
 from verfedsv.head_layers import from_layers, to_layers
+from verfedsv.head_loops import HeadLoops
 
 _ROWS_TO_TRY = 4
 _SAME = 1e-9
@@ -95,7 +96,8 @@ class Head:
     It may be called by several threads, and sent to another process if its module can be. `names` are those of the
     parameters and buffers that change, if they are not all: an exported program also has constants. A tensor that the
     module has under several names is in each state under all of them. `layers` are those of the module as plain data,
-    known once it was checked; None if these do not describe it.
+    known once it was checked; None if these do not describe it. `loops` compute their scores without torch, None if
+    there are none for these layers.
     """
 
     def __init__(self, module: Any, names: Sequence[str] | None = None) -> None:
@@ -113,6 +115,7 @@ class Head:
         self._names = (*own,) if names is None else (*(name for name in names if name in own),)
         self._first_names = _first_names(self._module)
         self.layers: list[Any] | None = None
+        self.loops: HeadLoops | None = None
         # Without copies of what is passed to each call, apart from the names and shapes.
         self.state = self.read({name: as_numpy(name, own[name]) for name in self._names})
 
@@ -178,6 +181,7 @@ class Head:
         layers = to_layers(self._module)
         # Somebody may have changed what a layer does.
         self.layers = layers if layers is not None and self.agrees_with(from_layers(layers), width) else None
+        self.loops = None if self.layers is None else HeadLoops.of(self.layers, self.state.tensors)
         return int(found)
 
     def agrees_with(self, module: torch.nn.Module, width: int) -> bool:

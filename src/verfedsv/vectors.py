@@ -254,14 +254,28 @@ _E2, _E3, _E4, _E5, _E6, _E7, _E8, _E9, _E10, _E11, _E12, _E13 = (1 / math.facto
 
 
 @inlined_in_order
-def exp_lanes(x: Vector) -> Vector:
-    """Return e^x, with x limited to [-700, 700]."""
+def _expm1_and_power(x: Vector) -> tuple[Vector, Vector]:
+    """Return e^r - 1 and 2^k, with x = r + k log 2 limited to [-700, 700]."""
     x = smaller(fill(700.0), larger(fill(-700.0), x))  # NaN stays NaN
     k = _floor(x * _LOG2_E + 0.5)
     r = (x - k * _LN2_HIGH) - k * _LN2_LOW
     high = _E8 + r * (_E9 + r * (_E10 + r * (_E11 + r * (_E12 + r * _E13))))
     low = _E2 + r * (_E3 + r * (_E4 + r * (_E5 + r * (_E6 + r * (_E7 + r * high)))))
-    return (1.0 + (r + r * r * low)) * _power_of_two(k)
+    return r + r * r * low, _power_of_two(k)
+
+
+@inlined_in_order
+def exp_lanes(x: Vector) -> Vector:
+    """Return e^x, with x limited to [-700, 700]."""
+    small, power = _expm1_and_power(x)
+    return (1.0 + small) * power
+
+
+@inlined_in_order
+def expm1_lanes(x: Vector) -> Vector:
+    """Return e^x - 1, to full relative precision, with x limited to [-700, 700]."""
+    small, power = _expm1_and_power(x)
+    return power * small + (power - 1.0)
 
 
 @inlined_in_order

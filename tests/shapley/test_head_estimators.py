@@ -20,6 +20,7 @@ def draws(monkeypatch):
     """Let "auto" draw wherever it would enumerate few samples."""
     for name in ("FEW", "FEW_OF_PART"):
         monkeypatch.setattr(f"verfedsv.shapley.head_estimators.{name}", 0)
+    monkeypatch.setattr("verfedsv.shapley.head_estimators.FEWEST_OF_LOOPS", 8)
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.shapley.head_rounds import ACTIVATIONS, brute_force, make
 from verfedsv import InputError, shapley_values
+from verfedsv.shapley.head_game import HeadGame
 
 torch = pytest.importorskip("torch")
 
@@ -208,3 +209,37 @@ def test_a_head_without_third_derivatives_has_no_closed_form():
     with pytest.raises(InputError, match="torch has no third derivatives of this head"):
         shapley_values(*arguments, "closed-form", head=alone)
     assert np.isfinite(shapley_values(*arguments, "auto", head=alone).values).all()
+
+
+@pytest.mark.parametrize("moves_server", [True, False])
+def test_loops_and_torch_give_the_same_losses(moves_server):
+    """Whether all samples have the same coalitions, or each its own; without loops, torch evaluates the head."""
+    arguments, options = make([2, 1, 3], activation="gelu", moves_server=moves_server)
+    game = HeadGame.from_arrays(*arguments, **options)
+    by_torch = copy.deepcopy(game)
+    by_torch.head.loops = None
+    rng, samples = np.random.default_rng(0), np.array([3, 0, 7, 7])
+    for shape in ((9, game.n_players), (9, len(samples), game.n_players)):
+        members = rng.random(shape) < 0.5
+        found, expected = game.losses(samples, members), by_torch.losses(samples, members)
+        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-15)
+
+
+def test_saturated_units_may_be_reached_by_infinity():
+    """Loops and torch agree where what a client adds to a unit overflows before or after the round."""
+    arguments, options = make([1, 1], loss="logistic", moves_server=False)
+    with torch.no_grad():
+        options["head"].double()[0].weight[:, 0] = 1e300
+    arguments[0][0][3], arguments[1][0][5] = 1e10, -1e10
+    values, _ = brute_force(arguments, options)
+    np.testing.assert_allclose(shapley_values(*arguments, "exact", **options).values, values, atol=1e-14)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_few_players_are_enumerated_where_that_is_fast(is_known):
+    """By loops, where the layers of the head are known; of another module, samples are drawn."""
+    arguments, options = make([1, 1, 2, 1, 1], n_samples=5000, loss="logistic", step=0.05)
+    if not is_known:
+        options["head"].register_forward_hook(lambda *_: None)
+    found = shapley_values(*arguments, "auto", **options, tolerance=0.2)
+    assert found.method == ("exact" if is_known else "sampling")

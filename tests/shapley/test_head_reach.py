@@ -74,7 +74,7 @@ def test_no_player_adds_more_than_is_proven(activation, loss):
         labels = rng.normal(size=(n, 2)) if loss == "squared" else rng.integers(3 if loss == "softmax" else 2, size=n)
         game = HeadGame.from_arrays(previous, current, labels, loss, head, earlier)
         coalitions = (np.arange(2**game.n_players)[:, np.newaxis] >> np.arange(game.n_players) & 1).astype(bool)
-        losses = game.losses_of_all(np.arange(n), coalitions)
+        losses = game.losses(np.arange(n), coalitions)
         for player in range(game.n_players):
             without = np.flatnonzero(~coalitions[:, player])
             added = losses[without] - losses[without | 1 << player]

@@ -15,7 +15,7 @@ from verfedsv.shapley.closed_form import ClosedForm
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.exact import Exact
 from verfedsv.shapley.game import Game
-from verfedsv.shapley.head_estimators import HeadAuto, HeadClosedForm
+from verfedsv.shapley.head_estimators import HeadAuto, HeadClosedForm, HeadExact
 from verfedsv.shapley.head_game import HeadGame
 from verfedsv.shapley.permutation import Permutation
 from verfedsv.shapley.plan import Allowance, Estimator, Plan
@@ -33,6 +33,7 @@ HEAD_ESTIMATORS: Mapping[Method, Estimator[Any]] = {
     **ESTIMATORS,
     "auto": HeadAuto(),
     "closed-form": HeadClosedForm(),
+    "exact": HeadExact(),
 }
 """The same for games with a head that is not a sum."""
 

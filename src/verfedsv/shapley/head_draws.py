@@ -79,7 +79,7 @@ class FirstOrder:
         server, the clients share that in proportion to the size of their values.
         """
         members = np.random.default_rng(key).random((len(samples), game.n_players)) < 0.5
-        inner = game.losses(np.tile(samples, 2), np.vstack([members, ~members])).reshape(2, -1)
+        inner = game.losses(samples, np.stack([members, ~members]))
         before, after = game.ends(samples)
         utilities, ranges = before - after, np.ptp([before, after, *inner], axis=0)
         change, x = game.current[samples] - game.previous[samples], (game.current[samples] + game.previous[samples]) / 2
@@ -186,11 +186,10 @@ def draw(game: HeadGame, samples: Array, rng: np.random.Generator) -> Floats:
     places = np.argsort(orders, axis=1)
     steps = np.arange(n_players + 1)[:, np.newaxis, np.newaxis]
     walks = np.stack([places < steps, places >= n_players - steps])  # (2, steps, rows, players)
-    inner = walks[:, 1:-1].reshape(-1, n_players)
-    ends = walks[0, [0, -1]].reshape(-1, n_players)
-    losses = np.empty((2, n_players + 1, n_rows))
-    losses[:, [0, -1]] = game.losses(np.tile(samples, 2), ends).reshape(2, n_rows)
-    losses[:, 1:-1] = game.losses(np.tile(samples, 2 * (n_players - 1)), inner).reshape(2, n_players - 1, n_rows)
+    # The ends are the same of both.
+    coalitions = np.concatenate([walks[0], walks[1, 1:-1]])
+    there = game.losses(samples, coalitions)
+    losses = np.stack([there[: n_players + 1], there[[0, *range(n_players + 1, 2 * n_players), n_players]]])
     added = -np.diff(losses, axis=1)
     result = np.empty((n_rows, n_players))
     np.put_along_axis(result, orders, (added[0] + added[1, ::-1]).T / 2, axis=1)

@@ -25,6 +25,7 @@ from verfedsv.shapley.game import Game
 from verfedsv.threads import available_threads, ordered_map, split
 
 if TYPE_CHECKING:
+    from verfedsv.head_loops import HeadLoops
     from verfedsv.heads import Head, HeadMove, HeadState
     from verfedsv.shapley.head_reach import Reach
 
@@ -35,6 +36,9 @@ BLOCK_SAMPLES = 2048
 
 _ROWS_AT_A_TIME = 2048
 """Rows that the head evaluates at once. With 64 units in float64, 2048 took 0.8 us a row and 8192 1.1 us."""
+
+_MOST_LOSSES = 2**17
+"""Losses that are held at once, 1 MB; the loops of known layers share the first one among the coalitions of a call."""
 
 _ROUNDED = 64
 """Samples whose rounding errors are estimated: so many of those with the largest embeddings, and of the others."""
@@ -143,26 +147,36 @@ class HeadGame(Game):
         return game, np.append(moved, self.n_clients) if self.move.is_move else moved
 
     def losses(self, samples: Array, members: NDArray[np.bool_]) -> Floats:
-        """Return the loss of each of these samples, (rows,), if only those members moved, (rows, players)."""
-        is_current = members[:, self.columns]  # a column of nobody, -1, is the same before and after
-        x = np.where(is_current, self.current[samples], self.previous[samples])
-        result = np.empty(len(samples))
-        has_moved = members[:, -1] if self.move.is_move else np.zeros(len(samples), bool)
-        for state, rows in ((self.move.previous, ~has_moved), (self.move.current, has_moved)):
-            result[rows] = self._losses_of(state, x[rows], samples[rows])
+        """Return the losses of these samples, (coalitions, samples), if only members moved.
+
+        `members` are (coalitions, players), or (coalitions, samples, players) if samples have coalitions of their own.
+        """
+        members = members if members.ndim == 3 else members[:, np.newaxis]
+        before, after = self.previous[samples], self.current[samples]
+        loops = self.head.loops
+        if loops is not None:
+            scores = loops.scores(before, after, self.columns, self._numbers(loops), members)
+            losses = np.asarray(self.loss.value(scores, self.labels[samples]))
+            if np.isfinite(losses).all():
+                return losses
+        # By torch, which finds the first sample whose loss is not finite.
+        result = np.empty((len(members), len(samples)))
+        for part in split(len(members), max(1, 4 * _ROWS_AT_A_TIME // len(samples))):
+            own = members[part]
+            # A column of nobody, -1, is the same before and after.
+            x = np.where(own[:, :, self.columns], after, before).reshape(-1, before.shape[1])
+            rows = np.tile(samples, len(own))
+            has_moved = np.broadcast_to(own[:, :, -1] & self.move.is_move, (len(own), len(samples))).ravel()
+            losses = np.empty(len(rows))
+            for state, chosen in ((self.move.previous, ~has_moved), (self.move.current, has_moved)):
+                losses[chosen] = self._losses_of(state, x[chosen], rows[chosen])
+            result[part] = losses.reshape(len(own), -1)
         return result
 
-    def losses_of_all(self, samples: Array, coalitions: NDArray[np.bool_]) -> Floats:
-        """Return the loss of every sample in every coalition, (coalitions, samples)."""
-        # Written once for all coalitions, embeddings take 0.1 us a row; picked for each row, they took 0.6.
-        before, after = self.previous[samples], self.current[samples]
-        x, result = np.empty_like(before), np.empty((len(coalitions), len(samples)))
-        for own, members in zip(result, coalitions, strict=True):
-            x[:] = before
-            np.copyto(x, after, where=members[self.columns])
-            has_moved = self.move.is_move and members[-1]
-            own[:] = self._losses_of(self.move.current if has_moved else self.move.previous, x, samples)
-        return result
+    def _numbers(self, loops: HeadLoops) -> Floats:
+        """Return the numbers of the head's states before and after the round, or of the one state, for its loops."""
+        states = (self.move.previous, self.move.current) if self.move.is_move else (self.move.current,)
+        return np.concatenate([loops.numbers(state.tensors) for state in states])
 
     def _losses_of(self, state: HeadState, embeddings: Floats, samples: Array) -> Floats:
         """Return the losses of embeddings, (rows, width), of these samples; raise InputError if some are not finite."""
@@ -207,8 +221,8 @@ class HeadGame(Game):
 
     def ends(self, samples: Array) -> tuple[Floats, Floats]:
         """Return the losses of these samples before and after the round; raise InputError if one is not finite."""
-        before = self._losses_of(self.move.previous, self.previous[samples], samples)
-        return before, self._losses_of(self.move.current, self.current[samples], samples)
+        before, after = self.losses(samples, np.array([[False], [True]]).repeat(self.n_players, axis=1))
+        return before, after
 
     def _raise_not_finite(self, sample: int) -> None:
         for name, embeddings in (("previous", self.previous), ("current", self.current)):
@@ -230,7 +244,7 @@ class HeadGame(Game):
         here = self.part(chosen)
         one, nobody = np.eye(self.n_players, dtype=bool), np.zeros((1, self.n_players), bool)
         coalitions, everywhere = np.vstack([nobody, ~nobody, one, ~one]), np.arange(len(chosen))
-        losses, nudged = (each.losses_of_all(everywhere, coalitions) for each in (here, here._nudged()))
+        losses, nudged = (each.losses(everywhere, coalitions) for each in (here, here._nudged()))
         eps = np.finfo(np.float64).eps
         errors = (8 * np.abs(losses - nudged) + 64 * eps * np.abs(losses)).max(axis=0)
         of_others = errors[len(large) :].mean() if len(others) else 0.0
@@ -271,7 +285,7 @@ class HeadSums(CoalitionSums):
     def __init__(self, game: HeadGame, samples: Array) -> None:
         self._game, self._samples = game, samples
         self.linear = np.zeros(game.n_players)
-        self._at_a_time = max(1, _ROWS_AT_A_TIME * 4 // len(samples))
+        self._at_a_time = max(1, _MOST_LOSSES // len(samples))
 
     def subsets(self, n_free: int, fixed: NDArray[np.bool_]) -> Floats:
         result = np.empty(2**n_free)
@@ -298,7 +312,7 @@ class HeadSums(CoalitionSums):
         return np.concatenate(parts).reshape(coalitions.shape[:-1])
 
     def _sum(self, coalitions: NDArray[np.bool_]) -> Floats:
-        return np.asarray(self._game.losses_of_all(self._samples, coalitions).sum(axis=1))
+        return np.asarray(self._game.losses(self._samples, coalitions).sum(axis=1))
 
 
 def _nudges(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:

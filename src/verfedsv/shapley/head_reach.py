@@ -88,7 +88,7 @@ def _of_server(game: HeadGame, samples: Array) -> Floats:
     nobody = np.zeros((1, game.n_players), bool)
     server = nobody.copy()
     server[0, -1] = True
-    before, after = game.losses_of_all(samples, np.vstack([nobody, server]))
+    before, after = game.losses(samples, np.vstack([nobody, server]))
     return np.asarray(before - after)
 
 

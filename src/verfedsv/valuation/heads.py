@@ -70,8 +70,9 @@ class TrainedHead:
         """Return the embeddings of all clients side by side, (samples, width), as the head takes them."""
         result = np.zeros((table.shape[1], len(self.columns)))
         for client in range(self.n_clients):
-            own = self.columns == client
-            result[:, own] = table[client, :, : own.sum()]
+            own = np.flatnonzero(self.columns == client)  # side by side
+            if len(own):
+                result[:, own[0] : own[-1] + 1] = table[client, :, : len(own)]
         return result
 
     def first_scores(self, hashes: State) -> Floats:
