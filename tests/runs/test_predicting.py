@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from scipy.special import expit, softmax
 
+from tests.cli.inprocess import call
 from tests.runs.credit import make_rows, train, write_csv
 from tests.runs.test_resume import stop_at
 from verfedsv import InputError, Recorder, TranscriptError
@@ -86,12 +87,13 @@ def test_predictions_do_not_depend_on_the_parts(both, tmp_path, monkeypatch):
     assert (parts.ids, parts.sources) == (whole.ids, whole.sources)
 
 
-def embed_by_script(model, path, folder):
-    """Run the script in the documentation without this package; return what it prints."""
+def embed_by_script(run, client, path, folder):
+    """Run the documented script, without this package, on what `verfedsv model` wrote; return what it prints."""
     code = re.search(r"<!-- embed.py -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
-    script, archive = folder / "embed.py", folder / "model.npz"
+    script, archive = folder / "embed.py", folder / f"{client}.npz"
     script.write_text(f"import sys\nsys.modules['verfedsv'] = None\n{code}", encoding="utf-8")
-    archive.write_bytes(model.to_bytes())
+    written = call("model", run, "--client", client, "-o", archive)
+    assert written.returncode == 0, written.stderr
     done = subprocess.run(  # noqa: S603  # our own script
         [sys.executable, script, archive, path], capture_output=True, text=True, check=False, cwd=folder
     )
@@ -102,13 +104,10 @@ def embed_by_script(model, path, folder):
 @pytest.mark.parametrize("both", ["credit", "perceptrons"], indirect=True)
 def test_models_can_be_used_without_this_package(both, tmp_path):
     """The script of the documentation embeds rows as the client does, and plain NumPy then has the probabilities."""
-    folder = RunFolder(both.folder)
-    predictor = read_predictor(folder, "used")
     total, ids = 0, [f"p{i:03}" for i in range(160)]
     training, order = restored(both)
     for name, path in files_of(both).items():
-        model = read_model(folder, predictor, name)
-        found = embed_by_script(model, path, tmp_path)
+        found = embed_by_script(both.folder, name, path, tmp_path)
         with path.open(encoding="utf-8") as file:
             place = {row.get("id", row.get("key")): number for number, row in enumerate(csv.DictReader(file))}
         found = found[[place[key] for key in ids]]
@@ -208,7 +207,7 @@ def test_new_values_and_gaps(credit, tmp_path):
     expected = (new - known.mean(axis=0)) / known.std(axis=0) @ model.weights["weights"]
     alone = predict(credit.folder, {"telco": path}).predictions.scores
     np.testing.assert_allclose(np.diff(alone, axis=0), np.diff(expected, axis=0), atol=1e-12)
-    np.testing.assert_allclose(embed_by_script(model, path, tmp_path), expected, atol=1e-12)
+    np.testing.assert_allclose(embed_by_script(credit.folder, "telco", path, tmp_path), expected, atol=1e-12)
 
 
 def test_the_output(credit, tmp_path):
