@@ -15,6 +15,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -246,10 +247,17 @@ class ObjectStorage:
         return file
 
     def _put(self, name: str, content: bytes | mmap.mmap) -> None:
-        # In a single call, since closing a stream, even after an error, makes an object of what it was given.
-        with _explaining(f"write {self._at(name)}"), self._store.open_output_stream(self._key(name)) as stream:
-            stream.write(content)
+        # In a thread, which Ctrl-C does not stop: that would end the stream, and make an object of half the content.
+        with _explaining(f"write {self._at(name)}"), ThreadPoolExecutor(1) as thread:
+            thread.submit(self._put_blocks, name, content).result()
         self._sizes[name] = len(content)
+
+    def _put_blocks(self, name: str, content: bytes | mmap.mmap) -> None:
+        view = memoryview(content)
+        with self._store.open_output_stream(self._key(name)) as stream:
+            for start in range(0, len(view), _LARGEST_BLOCK):
+                stream.write(view[start : start + _LARGEST_BLOCK])
+                stream.flush()  # waits until it is sent: otherwise copies of all blocks would be in memory
 
 
 def _mapped(file: IO[bytes]) -> bytes | mmap.mmap:
