@@ -35,6 +35,7 @@ COMMANDS = (
     "statement",
     "audit",
     "extract",
+    "export",
     "reproduce",
     "keys",
     "data",

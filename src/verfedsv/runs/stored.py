@@ -13,7 +13,8 @@ from pathlib import Path
 from verfedsv.files import MOST_BYTES
 from verfedsv.runs.folder import CONFIG, METRICS, NOTES, STATEMENT, VALUATION, RunFolder
 from verfedsv.transcript import Transcript
-from verfedsv.transcript.objects import ObjectStorage, as_location, find_in_store
+from verfedsv.transcript.locations import as_location
+from verfedsv.transcript.objects import ObjectStorage, find_in_store
 from verfedsv.transcript.storage import LOCK, Stream
 
 _BLOCK = 2**22

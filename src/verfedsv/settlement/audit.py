@@ -43,7 +43,7 @@ from verfedsv.settlement.statement import Statement, fields_of
 from verfedsv.shapley import Progress
 from verfedsv.texts import LONGEST_NAME, count, digits, error_text, listed, number, printable, shortened
 from verfedsv.transcript import Description, Transcript
-from verfedsv.transcript.objects import as_location
+from verfedsv.transcript.locations import as_location
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
 from verfedsv.valuation.verdict import Reason

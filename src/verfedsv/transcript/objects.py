@@ -10,73 +10,26 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 import pyarrow as pa
 from pyarrow import fs
 
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.files import naming
-from verfedsv.texts import shortened
 from verfedsv.transcript import format as fmt
+from verfedsv.transcript.locations import explaining
 from verfedsv.transcript.storage import NOTHING, FileStream, Stream
 
-_SCHEMES = ("s3", "gs", "gcs")
 _FIRST_BLOCK, _LARGEST_BLOCK = 2**16, 2**23
 """Bytes that a stream reads at once: twice as many each time, as long as it is read in order."""
-
-_KEYS = "the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws"
-_WHY = {
-    "NO_SUCH_BUCKET": "there is no such bucket",
-    "ACCESS_DENIED": f"access is denied; keys are taken from {_KEYS}",
-    "INVALID_ACCESS_KEY_ID": f"the store does not know the access key; keys are taken from {_KEYS}",
-    "SIGNATURE_DOES_NOT_MATCH": f"the secret key is not that of the access key; keys are taken from {_KEYS}",
-    "NETWORK_CONNECTION": "the store cannot be reached; check the network, and endpoint_override if the URI has it",
-}
-"""What errors of the AWS SDK mean."""
-
-
-def as_location(path: str | os.PathLike[str]) -> Path | str:
-    """Return the path of a folder, also of a file:// URI, or the URI of an object store.
-
-    Raises InputError, without showing it, if a URI is of another kind or holds keys, which would end up in logs.
-    """
-    if not isinstance(path, str) or "://" not in path:
-        return Path(path)
-    parts = urlsplit(path)
-    if parts.scheme == "file":
-        return Path(url2pathname(parts.path))
-    if parts.scheme not in _SCHEMES:
-        raise InputError(f"a transcript is in a folder, or at s3://, gs:// or file://; received {parts.scheme[:20]}://")
-    if ":" in parts.netloc or "@" in parts.netloc.removeprefix("anonymous@"):
-        raise InputError(f"the URI of a transcript must not hold keys; put them into {_KEYS}")
-    return path
-
-
-@contextmanager
-def _explaining(what: str) -> Iterator[None]:
-    """Turn errors of pyarrow, which are long and may hold more than the user should see, into TranscriptError."""
-    try:
-        yield
-    except FileNotFoundError:
-        why = "it is missing"
-    except (OSError, NotImplementedError, pa.ArrowException) as error:
-        code = re.search(r"AWS Error ([A-Z_]+)", str(error))
-        said = shortened(str(error).partition(" (Request ID")[0].partition("\n")[0], 200)
-        why = _WHY.get(code[1], said) if code else said
-    else:
-        return
-    raise TranscriptError(f"cannot {what}: {why}")
 
 
 class ObjectStream:
@@ -85,7 +38,7 @@ class ObjectStream:
     def __init__(self, file: pa.NativeFile, shown: str) -> None:
         self._file, self._shown = file, shown
         self._start, self._block, self._ahead = 0, pa.py_buffer(b""), _FIRST_BLOCK
-        with _explaining(f"read {shown}"):
+        with explaining(f"read {shown}"):
             self.size: int = file.size()
 
     def slice(self, offset: int, length: int) -> pa.Buffer:
@@ -94,7 +47,7 @@ class ObjectStream:
             is_next = self._start <= offset <= block_end
             self._ahead = min(2 * self._ahead, _LARGEST_BLOCK) if is_next else 0
             n_bytes = max(end - offset, min(self._ahead, self.size - offset), 0)
-            with _explaining(f"read {self._shown}"):
+            with explaining(f"read {self._shown}"):
                 self._file.seek(offset)
                 self._start, self._block = offset, self._file.read_buffer(n_bytes)
             self._ahead = max(self._ahead, _FIRST_BLOCK)
@@ -111,7 +64,7 @@ class ObjectStorage:
     def __init__(self, location: str) -> None:
         address, _, query = location.partition("?")
         self.location, self._shown = location, address.rstrip("/")
-        with _explaining(f"open {self._shown}"):
+        with explaining(f"open {self._shown}"):
             self._store, self._folder = fs.FileSystem.from_uri(f"{self._shown}?{query}" if query else self._shown)
         self._sizes = self._list()
         self._open: dict[str, IO[bytes]] = {}
@@ -132,7 +85,7 @@ class ObjectStorage:
     def _list(self) -> dict[str, int]:
         """Return the sizes of objects; without a stream at the end that has no chain yet."""
         found = []
-        with _explaining(f"list {self._shown}"), suppress(FileNotFoundError):  # unless the bucket is missing
+        with explaining(f"list {self._shown}"), suppress(FileNotFoundError):  # unless the bucket is missing
             found = self._store.get_file_info(fs.FileSelector(self._folder))
         sizes = {each.base_name: each.size for each in found if each.type == fs.FileType.File}
         last = max(map(fmt.segment_of, sizes), key=lambda number: number or 0, default=None)
@@ -142,9 +95,32 @@ class ObjectStorage:
 
     def find_names(self) -> list[str]:
         """Return the names of all objects, with those in subfolders, sorted."""
-        with _explaining(f"list {self._shown}"):
-            found = self._store.get_file_info(fs.FileSelector(self._folder, recursive=True))
+        with explaining(f"list {self._shown}"):
+            found = self._store.get_file_info(fs.FileSelector(self._folder, recursive=True, allow_not_found=True))
         return sorted(each.path[len(self._folder) + 1 :] for each in found if each.type == fs.FileType.File)
+
+    @contextmanager
+    def filling(self) -> Iterator[Callable[[str], Any]]:
+        """Yield a function that opens objects for writing, all of which are deleted after an error.
+
+        Raises InputError if there are objects already.
+        """
+        if self._sizes or self.find_names():
+            raise InputError(f"cannot write {self._shown}: it is not empty; name a new folder")
+        opened = list[str]()
+
+        def open_object(name: str) -> Any:
+            opened.append(name)
+            return self._store.open_output_stream(self._key(name))
+
+        with explaining(f"write {self._shown}"):
+            try:
+                yield open_object
+            except BaseException:
+                for name in opened:
+                    with suppress(OSError):
+                        self._store.delete_file(self._key(name))
+                raise
 
     def exists(self, name: str) -> bool:
         return name in self._open or name in self._sizes or self._find_size(name) is not None
@@ -169,7 +145,7 @@ class ObjectStorage:
             return FileStream(os.fdopen(os.dup(file.fileno()), "rb", buffering=0))
         if not (self._sizes.get(name) or (name not in self._sizes and self._find_size(name))):
             return NOTHING
-        with _explaining(f"read {self._at(name)}"):
+        with explaining(f"read {self._at(name)}"):
             return ObjectStream(self._store.open_input_file(self._key(name)), self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
@@ -191,7 +167,7 @@ class ObjectStorage:
             self._open.pop(name).close()
         self._unwritten.discard(name)
         if self._sizes.pop(name, None) is not None:
-            with _explaining(f"delete {self._at(name)}"), suppress(FileNotFoundError):
+            with explaining(f"delete {self._at(name)}"), suppress(FileNotFoundError):
                 self._store.delete_file(self._key(name))
 
     def sync(self) -> None:
@@ -230,7 +206,7 @@ class ObjectStorage:
 
     def _find_size(self, name: str) -> int | None:
         """Return the size of an object as it is now, None if there is none."""
-        with _explaining(f"read {self._at(name)}"):
+        with explaining(f"read {self._at(name)}"):
             found = self._store.get_file_info(self._key(name))
         return None if found.type == fs.FileType.NotFound else found.size
 
@@ -248,7 +224,7 @@ class ObjectStorage:
 
     def _put(self, name: str, content: bytes | mmap.mmap) -> None:
         # In a thread, which Ctrl-C does not stop: that would end the stream, and make an object of half the content.
-        with _explaining(f"write {self._at(name)}"), ThreadPoolExecutor(1) as thread:
+        with explaining(f"write {self._at(name)}"), ThreadPoolExecutor(1) as thread:
             thread.submit(self._put_blocks, name, content).result()
         self._sizes[name] = len(content)
 

@@ -22,8 +22,9 @@ from verfedsv.transcript.description import Description
 from verfedsv.transcript.format import Kind
 from verfedsv.transcript.framing import UNREADABLE, read_file_of_one_batch
 from verfedsv.transcript.heads import StateReader, read_program, read_tensor
+from verfedsv.transcript.locations import as_location
 from verfedsv.transcript.meaning import Roster, Rules, check_labels, labels_of
-from verfedsv.transcript.objects import as_location, find_in_store
+from verfedsv.transcript.objects import find_in_store
 from verfedsv.transcript.records import Join, Leave, Record, Stamp, Upload
 from verfedsv.transcript.rows import Rows
 from verfedsv.transcript.storage import FolderStorage, Storage, refuse_links

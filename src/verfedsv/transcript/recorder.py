@@ -34,9 +34,10 @@ from verfedsv.transcript.inputs import (
     as_time,
     as_uploads,
 )
+from verfedsv.transcript.locations import as_location
 from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import RecordMessage
-from verfedsv.transcript.objects import ObjectStorage, as_location
+from verfedsv.transcript.objects import ObjectStorage
 from verfedsv.transcript.reader import Transcript, describe
 from verfedsv.transcript.resuming import continue_transcript, find_transcript
 from verfedsv.transcript.segments import SegmentWriter
