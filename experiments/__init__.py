@@ -9,6 +9,7 @@ from experiments import (
     efficiency,
     frequency,
     guarantees,
+    metadata,
     random_features,
     rank,
     shap,
@@ -23,6 +24,7 @@ from experiments.results import ResultFile
 EXPERIMENTS: dict[str, Experiment[Any]] = {
     experiment.name: experiment
     for experiment in (
+        metadata.EXPERIMENT,
         rank.EXPERIMENT,
         similar_features.EXPERIMENT,
         random_features.SYNCHRONOUS,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from experiments.ablation import EXPERIMENT, _Run, deviation
+from experiments.ablation import CHOICE, EXPERIMENT, TRIED, _Run, _tables_of_tried, deviation
 from experiments.lab import Settings, build, run_rounds, split, train_synchronously
 from verfedsv import Completion
 from verfedsv.completion import CompletionReport
@@ -63,3 +63,14 @@ def test_verdicts(ranks, lambdas, shares, expected):
     part["lambda"] = list(zip((1e-3, 1e-2, 1.0, 10.0), lambdas, strict=True))
     found = {"truth, seed 0": {"shares": list(shares)}, "random, seed 0": part, "random, seed 1": part}
     assert [claim.verdict for claim in EXPERIMENT.claims({"adult": found})] == expected
+
+
+def test_the_trainings_that_were_tried_are_shown():
+    """With their true shares, for the data set that has them; one of the settings is among them."""
+    size = TRIED[0]
+    assert EXPERIMENT.settings("rcv1").completed == size
+    assert CHOICE in EXPERIMENT.parts("rcv1", EXPERIMENT.settings("rcv1"))
+    assert CHOICE not in EXPERIMENT.parts("web", EXPERIMENT.settings("web"))
+    found = {"3,000 samples, 10 epochs": {"shares": [80.0, 15.0, 5.0], "accuracy": 0.7}}
+    (table,) = _tables_of_tried({"web": {}, "rcv1": {CHOICE: found}})
+    assert table.rows == [["3,000 samples, 10 epochs", "80.00", "15.00", "5.00", "70.0%"]]
