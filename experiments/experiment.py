@@ -28,6 +28,12 @@ S = TypeVar("S", bound=Settings)
 DATA = ("adult", "web", "covtype", "rcv1", "letter", "letter-halves", "sector")
 """The names of data sets in settings; those that are not in the catalogue have a `source` that is."""
 
+OTHER_READING = " + 5 clients"
+"""The end of the names of variants in which five clients join those of the paper's Table 2."""
+
+OTHERWISE = ", other number of clients"
+"""What is added to the item of their claims."""
+
 Findings = Mapping[str, Any]
 """What one part of an experiment found, as JSON."""
 
@@ -53,8 +59,9 @@ Verdict = Literal["yes", "in trend", "no"]
 class Claim:
     """A statement of the paper on a data set, what we found, and whether that agrees; None if nothing can be said.
 
-    Claims of the same `item`, a table or figure of the paper, are one row of the summary. One that `is_false` as
-    printed, whatever was measured, is counted apart.
+    The verdict is on values as they were estimated; it `is_open` if their stated errors would allow another. Claims of
+    the same `item`, a table or figure of the paper, are one row of the summary. One that `is_false` as printed,
+    whatever was measured, is counted apart.
     """
 
     item: str
@@ -64,6 +71,7 @@ class Claim:
     ours: str
     verdict: Verdict | None
     is_false: bool = False
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,11 @@ def variants_of(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
     """Return the findings of all seeds of the settings, under an empty name, and of each variant."""
     prefixes = dict.fromkeys(name.rpartition("seed ")[0] for name in measured if seed_of(name) is not None)
     return {prefix.removesuffix(", "): starting(measured, f"{prefix}seed ") for prefix in prefixes}
+
+
+def readings_of(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
+    """Return the findings of the settings, under an empty name, and those by the other reading of how many clients."""
+    return {x: found for x, found in variants_of(measured).items() if not x or x.endswith(OTHER_READING)}
 
 
 def seed_of(part: str) -> int | None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 INTRODUCTION = Path(__file__).with_name("introduction.md")
 """What holds for all results: the protocol, and how the paper was read."""
 
+OPEN = "\\*"
+"""Marks verdicts that the stated errors would allow to be others; a plain star could begin emphasis."""
+
 COLUMNS = ("adult", "web", "covtype", "rcv1")
 """The data sets of the paper, in its order."""
 
@@ -70,14 +73,15 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
         rows[is_false].append(
             [
                 f"[{item}{', false as stated' if is_false else ''}](#{_anchor(title)})",
-                *(_worst([claim.verdict for claim in of_item if claim.data == name]) for name in data),
+                *(_worst([claim for claim in of_item if claim.data == name]) for name in data),
             ]
         )
     caption = (
         "## What was reproduced\n\nyes: the paper's statement holds, by the rule in its section, which is two-sided "
         "where the paper gives a number or a law; in trend: only its direction does; no: neither; -: not measured, or "
-        "nothing to measure. For propositions, yes only means that no measurement here contradicts them; the "
-        "last rows are of statements that are false nonetheless.\n\n"
+        "nothing to measure. Verdicts are on values as they were estimated; with \\*, their stated errors, which are "
+        "bounds or cautious estimates, would allow another. For propositions, yes only means that no measurement here "
+        "contradicts them; the last rows are of statements that are false nonetheless.\n\n"
     )
     table = markdown(Table(["", *map(title_of, data)], rows[False] + rows[True]))
     apart = f" Of what is false as stated: {_counts(rows[True])}." if rows[True] else ""
@@ -87,7 +91,7 @@ def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
 def _counts(rows: Sequence[Sequence[str]]) -> str:
     """Return how many cells of some rows of the summary have each verdict."""
     cells = [cell for row in rows for cell in row[1:]]
-    return ", ".join(f"{cells.count(x)} {x}" for x in get_args(Verdict))
+    return ", ".join(f"{sum(cell.removesuffix(OPEN) == x for cell in cells)} {x}" for x in get_args(Verdict))
 
 
 def _anchor(title: str) -> str:
@@ -110,9 +114,12 @@ def _missing(results: Mapping[str, Sequence[ResultFile]]) -> str:
     return "\n".join(texts)
 
 
-def _worst(verdicts: Sequence[Verdict | None]) -> str:
-    known = [verdict for verdict in verdicts if verdict is not None]
-    return max(known, key=get_args(Verdict).index) if known else "-"
+def _worst(claims: Sequence[Claim]) -> str:
+    known = [claim for claim in claims if claim.verdict is not None]
+    if not known:
+        return "-"
+    verdict = max((claim.verdict for claim in known), key=get_args(Verdict).index)
+    return f"{verdict}{OPEN if all(claim.is_open for claim in known if claim.verdict == verdict) else ''}"
 
 
 def _claims(files: Sequence[ResultFile]) -> Sequence[Claim]:
@@ -163,12 +170,13 @@ def draw(path: Path, draw_results: Callable[[Results, Figure], None], known: Res
 
 def claims_table(claims: Iterable[Claim]) -> Table:
     """Return claims as a table."""
-    rows = [[f"{title_of(x.data)}: {x.what}", x.paper, x.ours, _shown(x.verdict)] for x in claims]
+    rows = [[f"{title_of(x.data)}: {x.what}", x.paper, x.ours, _shown(x)] for x in claims]
     return Table(["", "the paper", "ours", "reproduced"], rows)
 
 
-def _shown(verdict: Verdict | None) -> str:
-    return "**no**" if verdict == "no" else verdict or "-"
+def _shown(claim: Claim) -> str:
+    shown = "**no**" if claim.verdict == "no" else claim.verdict or "-"
+    return f"{shown}{OPEN if claim.is_open else ''}"
 
 
 def markdown(table: Table) -> str:

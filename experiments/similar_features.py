@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from experiments.experiment import (
+    OTHERWISE,
     Claim,
     Experiment,
     Exponent,
@@ -23,9 +24,9 @@ from experiments.experiment import (
     middle_and_ends,
     of_seeds,
     plot_each,
+    readings_of,
     seeds_text,
     spread,
-    starting,
     title_of,
     variants_of,
 )
@@ -128,30 +129,54 @@ def tables(results: Results) -> list[Table]:
 
 def claims(results: Results) -> list[Claim]:
     """Return whether exact copies have the same value, and whether differences are proportional to the noise."""
-    made = []
-    for name, measured in results.items():
-        found = starting(measured, "seed ")
-        differences = _differences(found)
-        largest = float(differences[:, 0].max())
-        is_equal = largest == 0 if name == "adult" else largest < NEARLY
-        same: Verdict = "yes" if is_equal else "no"
-        wanted = "exactly 0" if name == "adult" else "nearly 0"
-        made.append(
-            Claim("Figure 2: equal clients", name, "difference of an exact copy", wanted, magnitude(largest), same)
-        )
-        # Few columns: some fractions of them are the same number, which counts once.
-        counts = n_noisy(found[0])
-        sizes = sorted(set(counts))
-        of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
-        exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
-        rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
-        proportional = exponent is not None and exponent.is_proportional
-        verdict: Verdict | None = "yes" if proportional and rising else "in trend" if rising else "no"
-        text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
-        if len(sizes) <= FEWEST:
-            verdict, text = None, f"{len(sizes) - 1} numbers of columns with noise do not tell"
-        made.append(Claim("Figure 2: proportional", name, "difference against noise", "proportional", text, verdict))
-    return made
+    return [
+        claim
+        for name, measured in results.items()
+        for label, found in readings_of(measured).items()
+        for claim in (_claim_equal(name, label, found), _claim_proportional(name, label, found))
+    ]
+
+
+def _claim_equal(name: str, label: str, found: Sequence[Findings]) -> Claim:
+    """Return whether an exact copy has the same value; stated errors of both are the same, and do not matter here."""
+    largest = float(_differences(found)[:, 0].max())
+    is_equal = largest == 0 if name == "adult" else largest < NEARLY
+    item, what = f"Figure 2: equal clients{label and OTHERWISE}", f"difference of an exact copy{label and ', '}{label}"
+    wanted = "exactly 0" if name == "adult" else "nearly 0"
+    return Claim(item, name, what, wanted, magnitude(largest), "yes" if is_equal else "no")
+
+
+def _claim_proportional(name: str, label: str, found: Sequence[Findings]) -> Claim:
+    """Return whether differences are proportional to the noise."""
+    differences = _differences(found)
+    # Few columns: some fractions of them are the same number, which counts once.
+    counts = n_noisy(found[0])
+    sizes = sorted(set(counts))
+    of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
+    exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
+    rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
+    proportional = exponent is not None and exponent.is_proportional
+    verdict: Verdict | None = "yes" if proportional and rising else "in trend" if rising else "no"
+    text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
+    if len(sizes) <= FEWEST:
+        verdict, text = None, f"{len(sizes) - 1} numbers of columns with noise do not tell"
+    return Claim(
+        f"Figure 2: proportional{label and OTHERWISE}",
+        name,
+        f"difference against noise{label and ', '}{label}",
+        "proportional",
+        text,
+        verdict,
+        is_open=verdict is not None and not _is_above_errors(found),
+    )
+
+
+def _is_above_errors(found: Sequence[Findings]) -> bool:
+    """Return whether all differences of noisy copies, in the median, exceed the largest stated error of a value."""
+    stated = [part["paper"]["errors"] for part in found if "errors" in part["paper"]]
+    if not stated:
+        return False
+    return bool(np.median(_differences(found)[:, 1:], axis=0).min() > np.max(np.asarray(stated, float)))
 
 
 def n_noisy(part: Findings) -> list[int]:

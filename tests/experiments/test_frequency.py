@@ -29,6 +29,16 @@ def test_verdicts_on_frequencies(shares, expected):
     assert claim.verdict == expected
 
 
+def test_errors_that_could_tilt_the_exponent_are_marked():
+    """Shares of 5 to 1 with errors of 0.1 are proportional whatever they are; with errors of 0.5 they need not be."""
+    for error, is_open in ((0.1, False), (0.5, True)):
+        measured = parts(PER_SECOND / 20, PER_SECOND / 20.2)
+        for part in measured.values():
+            part["errors"] = [error] * 5
+        [claim] = EXPERIMENT.claims({"adult": measured})
+        assert (claim.verdict, claim.is_open) == ("yes", is_open)
+
+
 def test_the_largest_error_is_shown():
     """Beside the shares, in their unit."""
     [table] = EXPERIMENT.tables({"adult": parts(PER_SECOND, PER_SECOND)})
