@@ -72,9 +72,10 @@ def tables(results: Results) -> list[Table]:
             cells = [f"{spread(x, 3)}" for x in shares.T]
             cells.append(two_digits(np.max([part["errors"] for part in found])))
             exponent = Exponent.fit(frequencies, shares)
-            rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells, str(exponent or "-")])
+            cells += [str(exponent or "-"), f"{np.median([part['accuracy'] for part in found]):.1%}"]
+            rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells])
     header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies)]
-    return [Table([*header, "largest stated error", "exponent (95 % over seeds)"], rows)]
+    return [Table([*header, "largest stated error", "exponent (95 % over seeds)", "accuracy"], rows)]
 
 
 def claims(results: Results) -> list[Claim]:

@@ -118,13 +118,14 @@ def tables(results: Results) -> list[Table]:
                 cells = [spread(100 * x, 1) if x.any() else "0" for x in _differences(some, kind).T]
                 errors = [100 * np.array(part[kind]["errors"], float) for part in some if "errors" in part[kind]]
                 stated = of_seeds(largest_stated(errors), errors, some) if errors else "-"
-                rows.append([f"{title_of(name)}, {about}, {seeds_text(some)}", *cells, stated])
+                accuracy = f"{np.median([part['accuracy'] for part in some]):.1%}"
+                rows.append([f"{title_of(name)}, {about}, {seeds_text(some)}", *cells, stated, accuracy])
     header = ["difference to client 1, percent of its value", *(f"noise {x:.0%}" for x in fractions)]
     caption = (
         "The largest stated error is that of a copy's value, in percent of client 1's. Seeds in brackets: only so many "
         "have one."
     )
-    return [Table([*header, "largest stated error"], rows, caption)]
+    return [Table([*header, "largest stated error", "accuracy"], rows, caption)]
 
 
 def claims(results: Results) -> list[Claim]:
@@ -148,27 +149,20 @@ def _claim_equal(name: str, label: str, found: Sequence[Findings]) -> Claim:
 
 def _claim_proportional(name: str, label: str, found: Sequence[Findings]) -> Claim:
     """Return whether differences are proportional to the noise."""
+    item, what = f"Figure 2: proportional{label and OTHERWISE}", f"difference against noise{label and ', '}{label}"
     differences = _differences(found)
     # Few columns: some fractions of them are the same number, which counts once.
     counts = n_noisy(found[0])
     sizes = sorted(set(counts))
+    if len(sizes) <= FEWEST:
+        return Claim(item, name, what, "proportional", "too few numbers of noisy columns to tell", None)
     of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
     exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
     rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
     proportional = exponent is not None and exponent.is_proportional
-    verdict: Verdict | None = "yes" if proportional and rising else "in trend" if rising else "no"
+    verdict: Verdict = "yes" if proportional and rising else "in trend" if rising else "no"
     text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
-    if len(sizes) <= FEWEST:
-        verdict, text = None, f"{len(sizes) - 1} numbers of columns with noise do not tell"
-    return Claim(
-        f"Figure 2: proportional{label and OTHERWISE}",
-        name,
-        f"difference against noise{label and ', '}{label}",
-        "proportional",
-        text,
-        verdict,
-        is_open=verdict is not None and not _is_above_errors(found),
-    )
+    return Claim(item, name, what, "proportional", text, verdict, is_open=not _is_above_errors(found))
 
 
 def _is_above_errors(found: Sequence[Findings]) -> bool:
