@@ -163,12 +163,14 @@ def claims(results: Results) -> list[Claim]:
             taus = _taus(found, pair)
             item = f"Table 5: {'SHAP' if 'shap' in pair else 'both trainings'}{added}"
             made.append(
-                Claim(item, name, f"tau, {_named(pair)}", f"{paper:.2f}", spread(taus), verdict(taus, paper, least))
+                Claim(
+                    item, name, f"tau, {_named(pair)}{added}", f"{paper:.2f}", spread(taus), verdict(taus, paper, least)
+                )
             )
         for mode in MODES:
             accuracies, paper_accuracy = _accuracies(found, mode), PAPER_ACCURACY[name]
             is_near = abs(np.median(accuracies) - paper_accuracy) <= NEAR
-            item, what = f"Models: accuracy{added}", f"accuracy, {mode}"
+            item, what = f"Models: accuracy{added}", f"accuracy, {mode}{added}"
             reached: Verdict = "yes" if is_near else "no"
             made.append(Claim(item, name, what, f"{paper_accuracy} %", spread(accuracies, 1, " %"), reached))
     return made
