@@ -240,20 +240,21 @@ def test_false_statements_are_counted_apart(tmp_path):
         Claim("Figure 1", "adult", "", "", "", "yes"),
         Claim("Lemma", "adult", "", "", "", "yes", is_false=True),
         Claim("Figure 2", "adult", "", "", "", "in trend"),
-        Claim("Figure 2", "adult", "", "", "", "no"),
+        Claim("Figure 2", "adult", "", "", "", "no", is_open=True),
         Claim("Figure 3", "adult", "", "", "", None),
     ]
     counted = Counted()
     counted.experiment = replace(counted.experiment, claims=lambda _: made)
     page = write_page(tmp_path, {"frequency": [measure(counted, tmp_path)]}, quick=False).read_text(encoding="utf-8")
     assert "\n\nTogether: 1 yes, 0 in trend, 1 no. Of what is false as stated: 1 yes, 0 in trend, 0 no.\n" in page
+    assert "[Figure 2](#title) | no\\* |" in page  # stated errors would allow another
     assert page.index("[Figure 3](#title) | - |") < page.index("[Lemma, false as stated](#title) | yes |")
 
 
 def test_the_page_names_what_is_not_measured(tmp_path):
     """An experiment without results is neither shown nor passed over."""
     page = write_page(tmp_path, known_results(tmp_path), quick=False).read_text(encoding="utf-8")
-    assert "Not measured yet with this protocol: rank (Adult, Web, Covtype, RCV1); " in page
+    assert "Not measured yet with this protocol: metadata (Adult, Web, Covtype, RCV1); rank (Adult, Web" in page
     assert "efficiency (Adult)" in page
 
 
