@@ -235,7 +235,9 @@ def _rate_row(name: str, found: Sequence[Findings]) -> list[str]:
 
 def _verdict(found: Sequence[Findings], paper: float, shift: int = 0) -> Verdict:
     """Return whether artificial clients get what they get in the paper, if shares were off by `shift` stated errors."""
-    shares = [np.array(part["artificial"]) + shift * np.array(part["errors"], float) for part in found]
+    shares = [
+        np.array(part["artificial"]) + (shift * np.array(part["errors"], float) if shift else 0.0) for part in found
+    ]
     below, far_below = (
         all(factor * of_seed.max() < min(part["regular"]) for of_seed, part in zip(shares, found, strict=True))
         for factor in (1, 2)
