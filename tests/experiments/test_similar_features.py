@@ -57,6 +57,7 @@ def test_stated_errors_are_those_of_the_seeds_that_have_them():
         parts = {
             f"seed {seed}": {
                 "fractions": [0.0, 0.1],
+                "accuracy": 0.8,
                 "paper": {"differences": [0.0, 0.2], **({} if x is None else {"errors": x})},
             }
             for seed, x in enumerate(errors)
