@@ -76,6 +76,29 @@ def test_ctrl_c_ends_all_and_the_same_command_continues(consortium):
     assert (keys / "ca.crt").read_bytes() == before
 
 
+def test_a_second_ctrl_c_does_not_wait(consortium):
+    """For a server that takes its time: all are killed."""
+    process = subprocess.Popen(  # noqa: S603
+        command(consortium.config), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+    )
+    end = time.monotonic() + 60
+    while consortium.n_bytes() < 20_000:
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    found = subprocess.run(["pgrep", "-f", f"serve {consortium.config}"], capture_output=True, check=True)  # noqa: S603, S607
+    os.kill(int(found.stdout), signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=1)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=10)
+    assert process.returncode == 130, text
+    assert "Traceback" not in text
+    running = subprocess.run(["pgrep", "-f", str(consortium.folder)], capture_output=True, check=False)  # noqa: S603, S607
+    assert running.stdout == b""
+
+
 def test_what_failed_is_said(consortium):
     """The party and its own words."""
     (consortium.folder / "shop.csv").write_text("id,x\n1,2\n1,3\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Trainings of real processes that are killed, cut off and started again."""
 
 import signal
+import time
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_the_training_goes_on_without_a_client(consortium):
     absent = [record for record in whole.records() if record[0] == "Stamp" and record[3]]
     assert absent
     assert all("shop" in record[3] for record in absent)
+
+
+def test_ctrl_c_while_a_client_is_away(consortium, undisturbed):
+    """The server waits some seconds for it, not up to the deadline, and the same commands continue."""
+    whole = consortium()
+    whole.start_all()
+    whole.wait_for(lambda: whole.n_bytes() > 200_000)
+    whole.kill("shop")
+    whole.wait_for(lambda: "shop left" in whole.log("serve"))
+    begin = time.monotonic()
+    whole.kill("serve", signal.SIGINT)
+    assert time.monotonic() - begin < 20
+    assert whole.processes["serve"][0].returncode == 130
+    assert "Traceback" not in whole.log("serve")
+    whole.start("serve")
+    whole.start("shop")
+    assert {*whole.finish().values()} == {0}
+    assert whole.records() == undisturbed
 
 
 def test_ctrl_c_stops_everybody_cleanly(consortium, undisturbed):

@@ -1,8 +1,10 @@
 """Whoever should not get in does not, and the log has the reason; each case with a real server and mutual TLS."""
 
 import socket
+import ssl
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -12,12 +14,14 @@ from tests.federation.textbook import records_of
 from tests.network.callers import Caller, Guarded, framed
 from tests.network.consortium import Consortium
 from tests.network.parties import DAY, NOW, make
+from tests.network.rehearsal import wait_until
 from tests.network.wiring import hello_of
 from verfedsv import InputError, Recorder
 from verfedsv.cli.network import check_loopback
 from verfedsv.data.sources import ClientFile
 from verfedsv.federation import SynchronousSchedule, Training, synchronous_rounds
 from verfedsv.federation.messages import Done, Embed, Embeddings, Save
+from verfedsv.files import write_whole
 from verfedsv.network import consortium_pb2 as pb
 from verfedsv.network import handshakes, listening, reception, sessions
 from verfedsv.network.events import Event, Sparing
@@ -93,6 +97,55 @@ def test_garbage_is_no_connection(guarded):
     guarded.join()
 
 
+def client_hello():
+    """Return the beginning of a handshake."""
+    outgoing = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("n_bytes", [1, 100, None], ids=["a byte", "half", "all of it"])
+def test_handshakes_that_are_never_finished_are_hung_up_on(tmp_path, monkeypatch, n_bytes):
+    """Many at once, wherever they stop; a client joins meanwhile, and the log has their number."""
+    options = {**dict(SERVER_OPTIONS), "grpc.server_handshake_timeout_ms": 1500}
+    monkeypatch.setattr(listening, "SERVER_OPTIONS", tuple(options.items()))
+    guarded, content = Guarded(tmp_path, late=2.0), client_hello()[:n_bytes]
+    found = [socket.create_connection(("127.0.0.1", guarded.port), 10) for _ in range(40)]
+    for each in found:
+        each.sendall(content)
+    guarded.join()
+    for each in found:
+        with suppress(ConnectionResetError):
+            while each.recv(4096):
+                pass
+        each.close()
+    wait_until(lambda: sum(int(text.split()[0]) for text in guarded.texts()) == len(found))
+    guarded.close()
+
+
+def test_a_member_that_opens_no_stream_is_hung_up_on(tmp_path, monkeypatch):
+    """A connection with a valid certificate that is only held open is closed, by HTTP/2's GOAWAY."""
+    options = {**dict(SERVER_OPTIONS), "grpc.max_connection_idle_ms": 500}
+    monkeypatch.setattr(listening, "SERVER_OPTIONS", tuple(options.items()))
+    guarded = Guarded(tmp_path)
+    context = ssl.create_default_context(cafile=guarded.folder / "ca" / "ca.crt")
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(*make("telco", issuer=guarded.signer).write(tmp_path, "telco"))
+    with (
+        socket.create_connection(("127.0.0.1", guarded.port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as secured,
+    ):
+        secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # empty SETTINGS
+        received = b""
+        with suppress(ConnectionResetError, ssl.SSLError):
+            while part := secured.recv(4096):
+                received += part
+    assert b"connection idle" in received
+    guarded.close()
+
+
 def test_connections_that_say_nothing_are_hung_up_on():
     """After some seconds in TLS, and half a minute without a call; this only checks that gRPC is told so."""
     options = dict(SERVER_OPTIONS)
@@ -152,6 +205,24 @@ def test_without_a_revocation_list_everybody_waits(guarded):
     assert guarded.logged("its certificate is no longer accepted", "left") == "telco"
     path.write_bytes(kept)
     assert not guarded.hub.wait_for_all(["telco"], 10, lambda: False)
+
+
+@pytest.mark.parametrize("change", ["gone", "damaged", "older", "of nobody"])
+def test_a_refusal_does_not_show_paths_of_the_server(guarded, change):
+    """The log has them; who is refused learns that the operator has to mend something."""
+    path, telco = guarded.folder / "ca" / "revoked.crl", guarded.credentials()
+    first = path.read_bytes()
+    guarded.revoke(make("shop", issuer=guarded.signer))
+    assert end_of(guarded, telco, hello_of("telco", purpose="check")) == ("OK", "")
+    if change == "gone":
+        path.unlink()
+    else:
+        write_whole(path, {"damaged": b"-----BEGIN", "older": first, "of nobody": b""}[change])
+    code, details = end_of(guarded, telco, hello_of("telco"))
+    assert code == "UNAVAILABLE"
+    assert "its operator has to mend that" in details
+    assert str(guarded.folder) not in details
+    assert any(str(path) in text for text in guarded.texts())
 
 
 def test_a_certificate_for_nobody_is_refused(guarded):
@@ -293,6 +364,34 @@ def test_an_answer_that_comes_twice_counts_once(guarded):
     assert caller.end()[0] == "INVALID_ARGUMENT"
     assert guarded.logged("an answer to message 5, which nobody asked") == "telco"
     assert not later
+
+
+def test_an_answer_does_not_count_for_another_client(guarded):
+    """Whose it is, its connection says; an answer to another's message ends that connection."""
+    telco, shop = guarded.join(), guarded.join("shop")
+    answers = []
+    both = [Save("telco", 1, 5, -1), Save("shop", 1, 6, -1)]
+    asking = threading.Thread(target=lambda: answers.extend(guarded.hub.exchange(both, 10)))
+    asking.start()
+    telco.receive()
+    telco.send(Done("telco", 1, 5), Done("shop", 1, 6))
+    shop.receive()
+    shop.send(Done("telco", 1, 6))  # no message names its sender
+    asking.join()
+    assert {(answer.client, answer.sequence) for answer in answers} == {("telco", 5), ("shop", 6)}
+    third = ask(guarded, Save("telco", 1, 7, -1))
+    assert telco.end()[0] == "INVALID_ARGUMENT"
+    assert guarded.logged("an answer to message 6, which nobody asked") == "telco"
+    assert not third
+
+
+def test_one_answer_does_not_stand_for_two_clients(guarded):
+    """Both are asked under one number, one answers twice: the other is missing."""
+    telco = guarded.join()
+    guarded.join("shop")
+    telco.send(Done("telco", 1, 5), Done("telco", 1, 5))
+    found = guarded.hub.exchange([Save("telco", 1, 5, -1), Save("shop", 1, 5, -1)], 1.0)
+    assert [answer.client for answer in found] == ["telco"]
 
 
 def test_an_answer_after_its_time_is_ignored(guarded):
