@@ -84,9 +84,12 @@ class ObjectStorage:
 
     def _list(self) -> dict[str, int]:
         """Return the sizes of objects; without a stream at the end that has no chain yet."""
-        found = []
-        with explaining(f"list {self._shown}"), suppress(FileNotFoundError):  # unless the bucket is missing
-            found = self._store.get_file_info(fs.FileSelector(self._folder))
+        with explaining(f"list {self._shown}"):
+            found = self._store.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        if not found:
+            with suppress(OSError):  # who may list objects may not be allowed to ask for the bucket
+                if self._store.get_file_info(self._folder.partition("/")[0]).type == fs.FileType.NotFound:
+                    raise TranscriptError(f"cannot list {self._shown}: there is no such bucket")
         sizes = {each.base_name: each.size for each in found if each.type == fs.FileType.File}
         last = max(map(fmt.segment_of, sizes), key=lambda number: number or 0, default=None)
         if last and not sizes.get(fmt.chain_file(last)):
