@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
@@ -21,7 +21,9 @@ def available_threads() -> int:
     return os.cpu_count() or 1
 
 
-def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int | Executor) -> Iterator[Result]:
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | Executor
+) -> Generator[Result, None, None]:
     """Yield `function(item)` in the order of the items, computed by a number of threads or an executor.
 
     At most two items per worker are in flight.

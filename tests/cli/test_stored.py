@@ -1,7 +1,6 @@
 """Commands on a run in an object store, held to what they say of the same run in a folder."""
 
 import json
-import re
 
 import pytest
 
@@ -102,18 +101,6 @@ def test_other_commands_need_a_folder(run, uri, command, monkeypatch):
     done = call(command[0], uri, *command[1:])
     assert done.returncode == 2
     assert "a folder on this machine is needed here, not an object store" in " ".join(done.stderr.split())
-
-
-def test_a_training_needs_a_folder(tmp_path, monkeypatch):
-    """A URI in its configuration would otherwise become the name of one."""
-    monkeypatch.chdir(tmp_path)
-    call("run", "--init", "run.toml")
-    text = (tmp_path / "run.toml").read_text()
-    (tmp_path / "run.toml").write_text(re.sub('^folder = ".*"', 'folder = "s3://bucket/run"', text, flags=re.MULTILINE))
-    done = call("run", "run.toml")
-    assert done.returncode == 2
-    assert "should be on this machine, not in an object store" in " ".join(done.stderr.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
 @pytest.mark.parametrize("command", ["value", "report", "audit"])

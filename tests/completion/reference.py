@@ -42,7 +42,7 @@ def complete_plainly(
     pattern = Pattern.from_batches(numbers, n_samples)
     solver = PlainSolver.of(pattern, embeddings, REGULARIZATIONS[0], tolerance, max_sweeps, HELD_OUT, seed)
     fit, report = fit_with(solver, rank, regularization, start, seed)
-    return Completion(fit.rounds, report, solver.solve(fit))
+    return Completion(fit.rounds, solver.solve(fit), report)
 
 
 @dataclass

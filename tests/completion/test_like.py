@@ -20,7 +20,7 @@ def completion(training, like=None, rank="auto", regularization="auto"):
     values = pattern.sort(training.uploads(0), training.embeddings.shape[3], 2)
     solver = CompiledSolver(Observations.in_memory(pattern, values, 0.05, 0), 0.1, 1e-3, 100, 1)
     fit, report = fit_with(solver, rank, regularization, "spectral", 0, like)
-    return Completion(fit.rounds, report, solver.solve(fit))
+    return Completion(fit.rounds, solver.solve(fit), report)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def test_true_embeddings_do_not_deviate(run):
     of_rounds = [weights(), *(weights() for _ in run_rounds(training, SETTINGS))][:-1]
     report = CompletionReport.of_uploads(0, 0)
     completions = [
-        Completion(np.stack([of_round[m] for of_round in of_rounds]), report, prepare(client, "none", ~data.is_test))
+        Completion(np.stack([of_round[m] for of_round in of_rounds]), prepare(client, "none", ~data.is_test), report)
         for m, client in enumerate(data.clients)
     ]
     assert run.deviation(completions) < 1e-3

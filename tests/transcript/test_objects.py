@@ -126,15 +126,6 @@ def test_the_open_segment_is_in_the_store_after_sync_and_close(store, folder):
     assert as_rows(Transcript.open(uri)) == as_rows(record(None, 8, resume=None).transcript)
 
 
-def test_a_recorder_reads_what_it_wrote_over_what_was_there(store, folder):
-    """Such as the empty chain of a recorder that was killed in its first segment."""
-    uri = store.uri(folder)
-    record(uri, 1)
-    recorder = record(uri, 3)
-    assert recorder.transcript.verify().n_rounds == 3
-    recorder.close()
-
-
 def test_recorders_continue_one_another(store, folder):
     """Wherever the earlier one stopped, and nothing is written if nothing was recorded."""
     uri = store.uri(folder)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from verfedsv.cli.cluster import executor_of
 from verfedsv.cli.options import AnyRunArgument, AsJson, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
@@ -67,6 +68,21 @@ def value(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this .json file.", metavar="FILE")
     ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(help="Value on the workers of this Dask scheduler: tcp://HOST:8786.", metavar="ADDRESS"),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Most memory of each process, such as 4GB, for runs larger than memory.", metavar="SIZE"),
+    ] = None,
+    scratch: Annotated[
+        Path | None,
+        typer.Option(help="Where to cut such a run into pieces, by default in its folder.", metavar="FOLDER"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue what an interrupted valuation left in the scratch folder.")
+    ] = False,
     trust_head: TrustHead = False,
     as_json: AsJson = False,
 ) -> None:
@@ -82,6 +98,9 @@ def value(
     A training that is still running or was stopped early, or whose record is truncated, is valued as far as it is
     recorded. In the JSON, 'finished' is then false (null if no plan is known). Whether the values can be trusted is
     printed first; in the JSON, 'verdict' says it: sound, doubtful or rejected, with the reasons.
+
+    A run that is larger than memory is cut into pieces on disk (--memory), here or by the workers of a cluster
+    (--dask), which read it themselves. What was interrupted is continued with --resume.
 
     Exit codes: 0 valued; 2 the run or an option cannot be used, with a message that explains why; 130 interrupted.
 
@@ -104,8 +123,12 @@ def value(
     configured = _configured(folder)
     print_notes(*(f"{name} = {setting}, as agreed" for name, setting in configured.items() if name not in given))
     notes = Console(stderr=True)
-    with working(notes, "stopped; nothing was written. Run the same command to start again.") as check:
-        result, facts, uploads = value_folder(notes, folder, configured | given, check)
+    where: dict[str, Any] = {"memory": memory, "scratch": scratch, "resume": resume}
+    in_pieces = any(where.values()) or dask is not None
+    again = "Continue with --resume" if in_pieces else "Run the same command to start again"
+    with working(notes, f"stopped; nothing was written. {again}.") as check, executor_of(dask) as executor:
+        where["executor"] = executor
+        result, facts, uploads = value_folder(notes, folder, configured | given | where, check)
     verdict = judge(result, facts)
     print_reasons(reason for reason in verdict.reasons if as_json or reason.weight == "note")
     print_notes(*without_effect(result))

@@ -75,25 +75,17 @@ class CompletionReport:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedRounds:
-    """The factors of the rounds, (rounds, classes, rank), of a completion: what a later one starts from. Read-only."""
-
-    rounds: Floats
-    report: CompletionReport
-
-    def __post_init__(self) -> None:
-        self.rounds.flags.writeable = False
-
-
-@dataclass(frozen=True, eq=False)
-class Completion(FittedRounds):
+class Completion:
     """The embeddings of a client in all rounds, as low-rank factors.
 
     The embedding of sample i in round t and class c is `rounds[t, c] . samples[i]`; `rounds` is (rounds, classes,
     rank), `samples` is (samples, rank), with zeros for samples that were never uploaded. The arrays are read-only.
+    `samples` has no rows if they are in files: then only what follows from `rounds` is known, as where to start from.
     """
 
+    rounds: Floats
     samples: Floats
+    report: CompletionReport
 
     def __post_init__(self) -> None:
         self.rounds.flags.writeable = self.samples.flags.writeable = False
@@ -158,14 +150,14 @@ def complete(
         n_threads,
     )
     fit, report = fit_with(solver, rank, regularization, start, seed)
-    return Completion(fit.rounds, report, solver.solve(fit))
+    return Completion(fit.rounds, solver.solve(fit), report)
 
 
 def fit_with(
     solver: CompiledSolver,
     rank: int | Literal["auto"],
     regularization: float | Literal["auto"],
-    start: Start | FittedRounds,
+    start: Start | Completion,
     seed: int,
     like: CompletionReport | None = None,
 ) -> tuple[Fit, CompletionReport]:
@@ -218,11 +210,11 @@ def _ranks(rank: int | Literal["auto"], lowest: int, largest: int, *, can_choose
     return [min(as_whole("rank", rank, at_least=1, hint="; or use 'auto'"), largest)]
 
 
-def _weights(regularization: float | Literal["auto"], start: Start | FittedRounds) -> Sequence[float]:
+def _weights(regularization: float | Literal["auto"], start: Start | Completion) -> Sequence[float]:
     """Return the lambdas to try, largest first."""
     if not (isinstance(regularization, str) and regularization == "auto"):
         return [as_positive("regularization", regularization)]
-    most = start.report.regularization if isinstance(start, FittedRounds) else np.inf
+    most = start.report.regularization if isinstance(start, Completion) else np.inf
     return [weight for weight in REGULARIZATIONS if weight <= most] or REGULARIZATIONS[-1:]
 
 
@@ -301,20 +293,20 @@ def _is_below(error: float, limit: float, if_close: bool | None) -> bool:
     return error < limit
 
 
-def _begin(solver: CompiledSolver, shape: tuple[int, int, int], start: Start | FittedRounds, seed: int) -> Floats:
-    if isinstance(start, FittedRounds) or (isinstance(start, str) and start == "spectral"):
+def _begin(solver: CompiledSolver, shape: tuple[int, int, int], start: Start | Completion, seed: int) -> Floats:
+    if isinstance(start, Completion) or (isinstance(start, str) and start == "spectral"):
         return solver.start(shape[2])
     if isinstance(start, str) and start == "random":
         return np.random.default_rng(seed).standard_normal(shape)
     raise InputError(f"start must be 'spectral', 'random' or an earlier Completion; received {start!r}")
 
 
-def _continued(start: Start | FittedRounds, n_rounds: int, n_classes: int) -> Floats:
+def _continued(start: Start | Completion, n_rounds: int, n_classes: int) -> Floats:
     """Return the factors of the rounds of an earlier completion, of rank 0 if there is none.
 
     New rounds get those of its last one.
     """
-    if not isinstance(start, FittedRounds):
+    if not isinstance(start, Completion):
         return np.empty((n_rounds, n_classes, 0))
     n_before, n_classes_before, _ = start.rounds.shape
     if n_before > n_rounds or n_classes_before != n_classes:

@@ -58,6 +58,14 @@ class FitErrors(NamedTuple):
     largest: float
 
 
+class LastSweep(NamedTuple):
+    """What a fit continues from: the number of a sweep, the factors of the rounds after it, the squared errors left."""
+
+    number: int
+    rounds: Floats
+    left: float
+
+
 @dataclass
 class CompiledSolver:
     """Alternating least squares on the uploads of one client, on a number of threads or an executor.
@@ -85,8 +93,8 @@ class CompiledSolver:
 
         If rounding decides whether to stop, `n_sweeps` does instead.
         """
-        size, before = self._size(uses_all=uses_all), np.inf
-        for sweep in range(1, self.max_sweeps + 1):
+        size, (first, rounds, before) = self._size(uses_all=uses_all), self._begin(rounds)
+        for sweep in range(first + 1, self.max_sweeps + 1):
             equations = Equations.of(rounds, self.regularization, uses_all=uses_all)
             gram, target = self._sum_equations(equations, rounds.shape[1])
             rounds = np.empty(target.shape)
@@ -100,6 +108,8 @@ class CompiledSolver:
             if has_settled(before, left, size, self.tolerance, None if n_sweeps is None else sweep >= n_sweeps):
                 break
             before = left
+            if sweep < self.max_sweeps:  # the last one is part of the fit
+                self._note(LastSweep(sweep, rounds, left))
         self.fit_sweeps.append(sweep)
         if not (np.isfinite(rounds).all() and np.isfinite(target).all()):
             raise InputError(
@@ -131,6 +141,13 @@ class CompiledSolver:
     def gather(self, most: int) -> Observed:
         """Return the uploads of at most `most` of the samples that have any, evenly spaced."""
         return parts.joined(list(ordered_map(parts.gather, self.observations.chosen(most), self.workers)))
+
+    def _begin(self, rounds: Floats) -> LastSweep:
+        """Return what to begin a fit with: a guess of the rounds' factors."""
+        return LastSweep(0, rounds, np.inf)
+
+    def _note(self, last: LastSweep) -> None:  # only a solver that can be interrupted does
+        """Note what a fit could be continued from."""
 
     def _map(self, function: Callable[[Part], Result]) -> Iterator[Result]:
         return ordered_map(function, self.observations.parts, self.workers)

@@ -64,14 +64,10 @@ class Pattern:
 
     def hold_out(self, fraction: float, seed: int) -> NDArray[np.bool_]:
         """Return a mask of randomly chosen observations, (observations,), that leaves one of each sample and round."""
-        rng = np.random.default_rng(seed)
-        is_held_out = rng.random(len(self.rounds), dtype=np.float32) < fraction
-        n_of_sample = np.diff(self.starts)
-        kept = self.starts[:-1] + (rng.random(self.n_samples) * n_of_sample).astype(np.int64)
-        is_held_out[kept[n_of_sample > 0]] = False
-        n_of_round = np.diff(self.edges)
-        kept = self.edges[:-1] + (rng.random(self.n_rounds) * n_of_round).astype(np.int64)
-        is_held_out[self.positions[kept[n_of_round > 0]]] = False
+        draws = HeldOut(fraction, seed, len(self.rounds), self.n_samples)
+        is_held_out = draws.among(0, 0, self.starts)
+        kept = draws.kept_of_rounds(np.diff(self.edges))
+        is_held_out[self.positions[self.edges[:-1][kept >= 0] + kept[kept >= 0]]] = False
         return is_held_out
 
     def sort(self, embeddings: Sequence[Array], n_classes: int, n_threads: int) -> Array:
@@ -86,10 +82,48 @@ class Pattern:
 
         def scatter(part: slice) -> None:
             for t in range(part.start, part.stop):
-                _scatter(embeddings[t].reshape(-1, n_classes), self.of_round(t), values)
+                place(embeddings[t].reshape(-1, n_classes), self.of_round(t), values)
 
         list(ordered_map(scatter, split(self.n_rounds, 16), n_threads))
         return values
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A random fraction of the observations of a client, any part of which can be drawn without the others."""
+
+    fraction: float
+    seed: int
+    n_observations: int
+    n_samples: int
+
+    def among(self, first_observation: int, first_sample: int, starts: Integers) -> NDArray[np.bool_]:
+        """Return a mask of the observations of successive samples that leaves one of each.
+
+        Those of the i-th of them are `starts[i]` to `starts[i + 1]` - 1, counted from the first observation.
+        """
+        # A draw of the generator has 64 bits, of which a number in single precision takes half.
+        skipped = first_observation % 2
+        draws = self._draws(first_observation // 2).random(skipped + int(starts[-1]), dtype=np.float32)
+        is_held_out = draws[skipped:] < self.fraction
+        n_of_sample = np.diff(starts)
+        chance = self._draws(self._n_before + first_sample).random(len(n_of_sample))
+        kept = starts[:-1] + (chance * n_of_sample).astype(np.int64)
+        is_held_out[kept[n_of_sample > 0]] = False
+        return is_held_out
+
+    def kept_of_rounds(self, sizes: Integers) -> Integers:
+        """Return for each round which entry of its upload is not held out, -1 if it has none."""
+        chance = self._draws(self._n_before + self.n_samples).random(len(sizes))
+        return np.where(sizes > 0, (chance * sizes).astype(np.int64), -1)
+
+    @property
+    def _n_before(self) -> int:
+        return -(-self.n_observations // 2)
+
+    def _draws(self, n_skipped: int) -> np.random.Generator:
+        """Return the generator after that many draws."""
+        return np.random.Generator(np.random.PCG64(self.seed).advance(n_skipped))
 
 
 def spread_evenly(numbers: Array, most: int) -> Array:
@@ -118,7 +152,8 @@ def _fill(t: int, batch: Array, ends: Integers, rounds: Array, positions: Array)
 
 
 @compiled
-def _scatter(uploaded: Array, positions: Array, values: Array) -> None:
+def place(uploaded: Array, positions: Array, values: Array) -> None:
+    """Write rows to their positions."""
     for k in range(len(positions)):
         for c in range(values.shape[1]):
             values[positions[k], c] = uploaded[k, c]

@@ -211,12 +211,12 @@ def gather(chosen: tuple[Part, Array]) -> Observed:
     found, first = list[Observed](), 0
     for piece in part.pieces():
         seen = np.flatnonzero(np.diff(piece.starts))
-        found.append(_of_samples(piece, seen[numbers[(numbers >= first) & (numbers < first + len(seen))] - first]))
+        found.append(take_samples(piece, seen[numbers[(numbers >= first) & (numbers < first + len(seen))] - first]))
         first += len(seen)
     return joined(found)
 
 
-def _of_samples(piece: Observed, samples: Array) -> Observed:
+def take_samples(piece: Observed, samples: Array) -> Observed:
     """Return a copy of the uploads of some samples."""
     sizes = np.diff(piece.starts)[samples]
     starts = np.concatenate([[0], np.cumsum(sizes)])

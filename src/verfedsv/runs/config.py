@@ -29,7 +29,6 @@ from verfedsv.head_layers import Activation
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import SEMIVALUES, get_semivalue
-from verfedsv.transcript.locations import was_uri
 
 
 class Misfit(ValueError):  # noqa: N818  # pydantic collects it; what the user sees is an InputError
@@ -79,8 +78,6 @@ def _missed(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 def _usable(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path cannot contain NUL characters")
-    if was_uri(path):
-        raise ValueError("should be on this machine, not in an object store")
     return path
 
 

@@ -18,7 +18,6 @@ from verfedsv.texts import count, shortened
 from verfedsv.transcript import Transcript
 from verfedsv.transcript import format as fmt
 from verfedsv.transcript.format import FOLDER
-from verfedsv.transcript.locations import was_uri
 from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
@@ -50,7 +49,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str], *, trust_head: bool = False) -> None:
         self.path, self._trust_head = Path(path), trust_head
-        if was_uri(self.path):
+        if self.path.parts[:1] in (("s3:",), ("gs:",), ("gcs:",)):
             raise InputError(
                 "a folder on this machine is needed here, not an object store: copy the run, and name the copy"
             )

@@ -114,6 +114,17 @@ class Estimate:
         """Return the estimate of a game as one of a single round, (1, players)."""
         return self._with({name: getattr(self, name)[np.newaxis] for name in ("utility", *_PER_PLAYER)})
 
+    def as_arrays(self) -> dict[str, Any]:
+        """Return the estimate as arrays by name, to be written to a file."""
+        how = {"methods": np.array(sorted(self.methods), str), "kind": self.kind, "n_evaluations": self.n_evaluations}
+        return {name: getattr(self, name) for name in ("utility", *_PER_PLAYER)} | how
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any]) -> Estimate:
+        """Return the estimate that `as_arrays` was called on."""
+        rest = {"methods": frozenset(arrays["methods"].tolist()), "kind": str(arrays["kind"])}
+        return cls(**{**arrays, **rest, "n_evaluations": int(arrays["n_evaluations"])})
+
     def _with(self, arrays: Mapping[str, Any], parts: Iterable[Estimate] = ()) -> Estimate:
         """Return the estimate with other arrays; with `parts`, how it was obtained is taken from these."""
         parts = list(parts)

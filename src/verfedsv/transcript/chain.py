@@ -145,6 +145,12 @@ class Chain:
         end = int(self._ends[index])
         return int(self._segments[index]), min(int(self._ends[index - 1]), end), end  # a segment starts again at 0
 
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many bytes each message has."""
+        ends = self._ends.astype(np.int64)
+        return np.asarray(ends - np.minimum(np.concatenate([[0], ends[:-1]]), ends))
+
     def kind(self, index: int) -> Kind:
         """Return the kind of a message."""
         return _KINDS[int(self._kinds[index])]

@@ -44,11 +44,6 @@ def as_location(path: str | os.PathLike[str]) -> Path | str:
     return path
 
 
-def was_uri(path: Path) -> bool:
-    """Return whether a path was made from the URI of an object store, which loses a slash."""
-    return path.parts[:1] in [(f"{scheme}:",) for scheme in _SCHEMES]
-
-
 @contextmanager
 def explaining(what: str) -> Iterator[None]:
     """Turn errors of pyarrow, which are long and may hold more than the user should see, into TranscriptError."""

@@ -31,9 +31,6 @@ from verfedsv.transcript.storage import NOTHING, FileStream, Stream
 _FIRST_BLOCK, _LARGEST_BLOCK = 2**16, 2**23
 """Bytes that a stream reads at once: twice as many each time, as long as it is read in order."""
 
-_AT_ONCE = 16
-"""How many chains are requested at the same time."""
-
 
 class ObjectStream:
     """An object that is read in blocks: large ones if it is read in order, else no more than is asked for."""
@@ -70,7 +67,6 @@ class ObjectStorage:
         with explaining(f"open {self._shown}"):
             self._store, self._folder = fs.FileSystem.from_uri(f"{self._shown}?{query}" if query else self._shown)
         self._sizes = self._list()
-        self._chains = self._read_chains()
         self._open: dict[str, IO[bytes]] = {}
         self._unwritten, self._ended = set[str](), set[str]()
         weakref.finalize(self, _close, self._open)
@@ -99,16 +95,6 @@ class ObjectStorage:
         if last and not sizes.get(fmt.chain_file(last)):
             sizes.pop(fmt.uploads_file(last), None)
         return sizes
-
-    def _read_chains(self) -> dict[str, bytes]:
-        """Return the chains that are not large, read side by side: a long training has thousands."""
-        names = [name for name in self._sizes if name.startswith("chain-") and self._sizes[name] <= _FIRST_BLOCK]
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            return dict(zip(names, threads.map(self._read_object, names), strict=True))
-
-    def _read_object(self, name: str) -> bytes:
-        stream = self._stream_object(name)
-        return stream.slice(0, stream.size).to_pybytes()  # type: ignore[no-any-return]
 
     def find_names(self) -> list[str]:
         """Return the names of all objects, with those in subfolders, sorted."""
@@ -150,8 +136,6 @@ class ObjectStorage:
         return self._sizes.get(name, 0) if file is None else os.fstat(file.fileno()).st_size
 
     def read(self, name: str, most: int = sys.maxsize) -> bytes:
-        if name in self._chains and name not in self._open:
-            return self._chains.pop(name)
         stream = self.stream(name)
         if stream.size > most:
             raise TranscriptError(f"cannot read {self._at(name)}: it is larger than {most:,} bytes")
@@ -164,9 +148,6 @@ class ObjectStorage:
             return FileStream(os.fdopen(os.dup(file.fileno()), "rb", buffering=0))
         if not (self._sizes.get(name) or (name not in self._sizes and self._find_size(name))):
             return NOTHING
-        return self._stream_object(name)
-
-    def _stream_object(self, name: str) -> ObjectStream:
         with explaining(f"read {self._at(name)}"):
             return ObjectStream(self._store.open_input_file(self._key(name)), self._at(name))
 
@@ -249,7 +230,6 @@ class ObjectStorage:
         with explaining(f"write {self._at(name)}"), ThreadPoolExecutor(1) as thread:
             thread.submit(self._put_blocks, name, content).result()
         self._sizes[name] = len(content)
-        self._chains.pop(name, None)
 
     def _put_blocks(self, name: str, content: bytes | mmap.mmap) -> None:
         view = memoryview(content)

@@ -48,7 +48,7 @@ class Transcript:
     trusts_head = False
     """Whether whoever opened it trusts a program that it holds as its head, which may run any code."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, reads_labels: bool = True) -> None:
         self._storage = storage
         # Read in the reverse of the writing order, so that everything referred to already exists.
         segments = read_segments(storage)
@@ -57,9 +57,9 @@ class Transcript:
         _check_begun(self.description, segments, storage)
         self._reader = SegmentReader(storage, segments, self.description.precision or "float64")
         self._merged_from: int | None = None
-        labels, self._labels = self._read_labels()
-        self.origin = content, labels
-        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
+        self._content = content
+        if reads_labels:
+            self._labels_file  # noqa: B018  # which checks them
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> Transcript:
@@ -100,8 +100,18 @@ class Transcript:
     def __repr__(self) -> str:
         return f"<Transcript: {describe(self.description, len(self.clients))}, {count(self.n_rounds, 'round')}>"
 
-    def _read_labels(self) -> tuple[bytes, pa.RecordBatch]:
-        """Return the content of labels.arrow, as bytes and as a valid batch."""
+    @property
+    def origin(self) -> tuple[bytes, bytes]:
+        """The bytes of transcript.json and of labels.arrow, with which the hash chain begins."""
+        return self._content, self._labels_file[0]
+
+    @property
+    def _labels(self) -> pa.RecordBatch:
+        return self._labels_file[1]
+
+    @cached_property
+    def _labels_file(self) -> tuple[bytes, pa.RecordBatch]:
+        """The content of labels.arrow, as bytes and as a valid batch."""
         if not self._storage.exists(fmt.LABELS):
             raise TranscriptError(f"{fmt.LABELS} is missing")
         about = self.description
@@ -152,6 +162,17 @@ class Transcript:
         before = np.searchsorted(self._chain.uploads, self._chain.stamps)
         return np.diff(before, prepend=0)
 
+    @property
+    def n_bytes_of_rounds(self) -> NDArray[np.int64]:
+        """How many bytes the records of each round have, (rounds,). Nothing is read."""
+        return np.diff(np.cumsum(self._chain.sizes)[self._chain.stamps], prepend=0)
+
+    def first_record_of(self, round_index: int) -> int:
+        """Return the number of the first record of a round, which is counted from 0."""
+        if round_index == 0:
+            return 1
+        return int(np.searchsorted(self._chain.records, self._chain.stamps[round_index - 1])) + 2
+
     def contains(self, head: str) -> bool:
         """Return whether this transcript has that `head`, or had it before it grew."""
         return self._chain.contains(head)
@@ -181,6 +202,11 @@ class Transcript:
         result._merged_from = max(first, result.n_records + 1 - most)
         result.__dict__["n_rounds"] = n_before + 1
         return result
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether some of its rounds were merged into one."""
+        return self._merged_from is not None
 
     def __iter__(self) -> Iterator[Record]:
         return self.records()
@@ -307,7 +333,7 @@ def _open_again(
     storage: Storage, n_entries: int, head: str, merged_from: int | None, n_rounds: int, trusts_head: bool
 ) -> Transcript:
     """Return a transcript that was sent to this process: its files are read here, as far as they went there."""
-    result = Transcript(storage)._first_entries(n_entries)
+    result = Transcript(storage, reads_labels=False)._first_entries(n_entries)
     if result.head != head:
         raise TranscriptError(f"the transcript in {storage.location} is not the one that was sent here, or not yet")
     result.trusts_head, result._merged_from = trusts_head, merged_from

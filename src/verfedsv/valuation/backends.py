@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from verfedsv.shapley.blocks import block_size
 from verfedsv.shapley.closed_form import third_order_of_factors
@@ -15,6 +16,9 @@ from verfedsv.shapley.estimators import Allowances, estimate_game, estimate_roun
 from verfedsv.shapley.plan import Plan
 from verfedsv.threads import ordered_map, split
 from verfedsv.valuation.chunks import Chunk
+
+TOGETHER = 16
+"""How many chunks are summed before their sum is added to that of others: what one task of a cluster values."""
 
 
 class Backend(ABC):
@@ -52,16 +56,40 @@ class Backend(ABC):
 
         def sums(plan: Plan) -> Iterator[Estimate]:
             chunks = (chunk.part(samples, index) for index, samples in enumerate(parts))
-            for estimate in ordered_map(partial(self.value, plan=plan), chunks, workers):
-                yield estimate
-                step()
+            estimates = ordered_map(partial(self.value, plan=plan), chunks, workers)
+            for batch in batches(len(parts)):
+                yield Estimate.sum(_counted(islice(estimates, len(batch)), step))
 
-        def ask(plan: Plan) -> Estimate:
-            return Estimate.sum(sums(plan)).divided(chunk.n_samples)
+        return value_sums(sums, plan, chunk.n_samples, chunk.n_clients, len(parts), allowances)
 
-        plan = replace(plan, n_samples=chunk.n_samples, n_chunks=len(parts))
-        # Look 0 is kept for the sum of all rounds.
-        return estimate_rounds(ask, plan, chunk.n_clients, allowances, first_look=plan.first_round + 1)[0]
+
+def batches(n_chunks: int) -> list[range]:
+    """Return the indices of chunks that are summed first, so that sums do not depend on where chunks are valued."""
+    return [range(each.start, each.stop) for each in split(n_chunks, TOGETHER)]
+
+
+def value_sums(
+    sums: Callable[[Plan], Iterable[Estimate]],
+    plan: Plan,
+    n_samples: int,
+    n_clients: int,
+    n_chunks: int,
+    allowances: Allowances,
+) -> Estimate:
+    """Return the values of all rounds, as means over samples, from the sums over batches of chunks."""
+
+    def ask(plan: Plan) -> Estimate:
+        return Estimate.sum(sums(plan)).divided(n_samples)
+
+    plan = replace(plan, n_samples=n_samples, n_chunks=n_chunks)
+    # Look 0 is kept for the sum of all rounds.
+    return estimate_rounds(ask, plan, n_clients, allowances, first_look=plan.first_round + 1)[0]
+
+
+def _counted(estimates: Iterable[Estimate], step: Callable[[], None]) -> Iterator[Estimate]:
+    for estimate in estimates:
+        yield estimate
+        step()
 
 
 class CompiledLoops(Backend):

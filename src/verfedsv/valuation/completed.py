@@ -123,7 +123,7 @@ def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
     uploads = Observations.in_memory(pattern, values, HELD_OUT, plan.seed)
     solver = CompiledSolver(uploads, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
     fit, report = fit_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
-    return Completion(fit.rounds, report, solver.solve(fit))
+    return Completion(fit.rounds, solver.solve(fit), report)
 
 
 def _samples(changes: Mapping[int, Change]) -> list[Array]:
@@ -137,7 +137,7 @@ def _has_same_samples(some: Mapping[int, Change], others: Mapping[int, Change]) 
 def _intercept(changes: Mapping[int, Change], n_samples: int) -> Completion:
     """Return the server's own part if it is the same for all samples of a round: nothing of it is missing."""
     weights = np.array([change.values for change in changes.values()])
-    return Completion(weights, CompletionReport.of_uploads(0, 0), np.ones((n_samples, 1)))
+    return Completion(weights, np.ones((n_samples, 1)), CompletionReport.of_uploads(0, 0))
 
 
 def _report_uploaded(changes: Mapping[int, Change], training: RecordedTraining) -> CompletionReport:

@@ -7,17 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from verfedsv.arrays import Array, Floats
 from verfedsv.completion import Completion, CompletionReport
-from verfedsv.completion.expected import MAX_SAMPLES
-from verfedsv.completion.observations import spread_evenly
 from verfedsv.losses import Loss
-from verfedsv.valuation.chunks import Columns, State, apply
-from verfedsv.valuation.completed import completed_rounds, factors_of
+from verfedsv.valuation.chunks import Chunk, Columns, State, apply
 from verfedsv.valuation.result import FEWEST_HELD_OUT, HOPELESS, Factorisation, missed_fraction
-from verfedsv.valuation.trainings import RecordedTraining, Uploads
+from verfedsv.valuation.trainings import RecordedTraining
 
 if TYPE_CHECKING:
     from verfedsv.heads import HeadMove
@@ -33,13 +29,11 @@ NEAR_ZERO = 0.1
 
 
 def completion_errors(
-    training: RecordedTraining,
-    rows: NDArray[np.intp],
-    uploads: Uploads,
-    factorisation: Factorisation,
-    per_round: Floats,
+    training: RecordedTraining, some: Chunk, n_rows: int, factorisation: Factorisation, per_round: Floats
 ) -> Floats:
     """Return an estimate of how far completion moves the values, (players,); NaN where it is unknown.
+
+    `some` of the `n_rows` rows are looked at, in all rounds: those of `spread_evenly(rows, MAX_SAMPLES)`.
 
     The estimate has two parts. With r the fraction of a player's own embeddings that completion misses, the first is
     `SAFETY` r / (1 - r) times the mean absolute value of the player over rounds. The second is due to the missed
@@ -50,17 +44,17 @@ def completion_errors(
     """
     missed, squares = np.zeros((2, per_round.shape[1]))
     for player, completion in factorisation.completions.items():
-        missed[player], squares[player] = _missed(completion, rows)
+        missed[player], squares[player] = _missed(completion, some.factors[player])
     missed[missed >= HOPELESS] = np.nan
     sensitivity = _of_sum if training.head is None else _of_head
-    changes, gradients, moved = sensitivity(training, rows, uploads, factorisation, squares, per_round.shape)
+    changes, gradients, moved = sensitivity(training, some, squares, per_round.shape)
     sizes = np.abs(per_round)
-    by_gradient = np.maximum(sizes / gradients, changes / math.sqrt(len(rows)))
+    by_gradient = np.maximum(sizes / gradients, changes / math.sqrt(n_rows))
     own = SAFETY * missed / (1 - missed) * sizes.mean(axis=0)
     return np.asarray(own + (moved * by_gradient).mean(axis=0))
 
 
-def _missed(completion: Completion, rows: NDArray[np.intp]) -> tuple[float, float]:
+def _missed(completion: Completion, samples: Floats) -> tuple[float, float]:
     """Return the fraction of the embeddings that is missed, by root mean squares, and the mean squared error.
 
     Both are the larger of what was measured on held-out uploads and what is expected of all embeddings. They are NaN if
@@ -73,7 +67,6 @@ def _missed(completion: Completion, rows: NDArray[np.intp]) -> tuple[float, floa
     if report.n_held_out < FEWEST_HELD_OUT or not report.held_out_size:
         return np.nan, np.nan
     missed, error = missed_fraction(report), max(report.held_out_rmse, report.expected_rmse)
-    samples = completion.samples[spread_evenly(rows, MAX_SAMPLES)]
     first, moved = (
         _rms(samples, weights) for weights in (completion.rounds[:1], completion.rounds - completion.rounds[0])
     )
@@ -95,14 +88,7 @@ Sensitivity = tuple[Floats, Floats, Floats]
 the player's embeddings change, the gradient that this is multiplied by, and how far missed embeddings move that."""
 
 
-def _of_sum(
-    training: RecordedTraining,
-    rows: NDArray[np.intp],
-    uploads: Uploads,
-    factorisation: Factorisation,
-    squares: Floats,
-    shape: tuple[int, ...],
-) -> Sensitivity:
+def _of_sum(training: RecordedTraining, some: Chunk, squares: Floats, shape: tuple[int, ...]) -> Sensitivity:
     """Return the sensitivity under a sum, whose gradient is the same for all players, with the loss's constants.
 
     Gradients are those before the round.
@@ -110,23 +96,14 @@ def _of_sum(
     of_others = np.sqrt(training.n_classes * (squares.sum() - squares))
     moved = np.minimum(training.loss.smoothness * of_others, training.loss.gradient_range)
     changes, gradients = np.zeros(shape), np.zeros((shape[0], 1))
-    some, steps = _replay(training, rows, uploads, factorisation, shape[1])
-    labels = training.labels[some]
-    for t, (before, after, _) in enumerate(steps):
-        gradient = training.loss.gradient(before.sum(axis=0), labels)
+    for t, (before, after, _) in enumerate(_replay(some)):
+        gradient = training.loss.gradient(before.sum(axis=0), some.labels)
         gradients[t] = _size(gradient) or 1.0
         changes[t] = [_size(change) for change in after - before]
     return changes, gradients, moved[np.newaxis]
 
 
-def _of_head(
-    training: RecordedTraining,
-    rows: NDArray[np.intp],
-    uploads: Uploads,
-    factorisation: Factorisation,
-    squares: Floats,
-    shape: tuple[int, ...],
-) -> Sensitivity:
+def _of_head(training: RecordedTraining, some: Chunk, squares: Floats, shape: tuple[int, ...]) -> Sensitivity:
     """Return the sensitivity under a head, of which no constants are known, by moving embeddings and looking.
 
     All are moved at once, by random numbers as large as what is missed, and by that fraction towards zero. For the
@@ -135,12 +112,11 @@ def _of_head(
     head, loss = training.head, training.loss
     if head is None:
         raise AssertionError("the training has a head")
-    some, steps = _replay(training, rows, uploads, factorisation, shape[1])
-    labels, rng = training.labels[some], np.random.default_rng(0)
+    labels, rng = some.labels, np.random.default_rng(0)
     deviation = np.sqrt(np.nan_to_num(squares))[head.columns]  # a column of nobody is zero
     changes, gradients, moved = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     state = training.first_state
-    for t, (before, after, following) in enumerate(steps):
+    for t, (before, after, following) in enumerate(_replay(some)):
         move, state = head.move(state, following), following
         x = head.joined(before[:-1])
         sizes = np.sqrt(np.square(x).mean(axis=0))
@@ -172,25 +148,13 @@ def _size(vectors: Floats) -> float:
     return math.sqrt(np.square(vectors).sum() / len(vectors))
 
 
-def _replay(
-    training: RecordedTraining,
-    rows: NDArray[np.intp],
-    uploads: Uploads,
-    factorisation: Factorisation,
-    n_players: int,
-) -> tuple[NDArray[np.intp], Iterator[tuple[Floats, Floats, State]]]:
-    """Return some of the rows, and their tables before and after each round, with the state of the head after it."""
-    some = spread_evenly(rows, MAX_SAMPLES)
-    columns = Columns.of(factors_of(factorisation, some))
-
-    def steps() -> Iterator[tuple[Floats, Floats, State]]:
-        table = np.zeros((n_players, len(some), training.width))
-        for moves, state in completed_rounds(training, some, uploads, factorisation):
-            before = table.copy()
-            apply(table, moves, columns)
-            yield before, table, state
-
-    return some, steps()
+def _replay(some: Chunk) -> Iterator[tuple[Floats, Floats, State]]:
+    """Yield the tables before and after each round, and the state of the head after it."""
+    columns, table = Columns.of(some.factors), some.table.copy()
+    for moves, state in some.rounds:
+        before = table.copy()
+        apply(table, moves, columns)
+        yield before, table, state
 
 
 def approximation_guarantee(reports: Sequence[CompletionReport], training: RecordedTraining) -> float | None:

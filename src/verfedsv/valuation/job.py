@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from verfedsv._version import __version__
 from verfedsv.arrays import Floats
+from verfedsv.completion.expected import MAX_SAMPLES
+from verfedsv.completion.observations import spread_evenly
 from verfedsv.errors import InputError
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Progress, Semivalue
@@ -22,13 +25,16 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
 from verfedsv.threads import available_threads
-from verfedsv.valuation.backends import Backend, CompiledLoops
+from verfedsv.valuation.backends import Backend, CompiledLoops, batches, value_sums
 from verfedsv.valuation.budget import Budget, HeadBudget
 from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, State, chunks_of_rounds, of_rows
 from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_rounds, factors_of
 from verfedsv.valuation.completion_errors import approximation_guarantee, completion_errors
+from verfedsv.valuation.limits import Cuts, Partitioning, explaining_workers
+from verfedsv.valuation.partitioned import complete_stored, shuffle, store_training, sum_batches
 from verfedsv.valuation.replay import Replay
 from verfedsv.valuation.result import Factorisation, Valuation
+from verfedsv.valuation.scratch import Scratch
 from verfedsv.valuation.trainings import RecordedTraining, Uploads
 
 MOST_PERMUTATIONS = 128
@@ -54,6 +60,7 @@ class Job:
     executor: Executor | None
     since: Valuation | None
     like: Valuation | None
+    partitioning: Partitioning | None = None
     backend: Backend = field(default_factory=CompiledLoops)
 
     @property
@@ -74,6 +81,8 @@ class Job:
 
     def run(self) -> Valuation:
         """Value the training: completed embeddings if there are gaps, else those that the server held."""
+        if self.partitioning is not None:
+            return self._partitioned(self.partitioning)
         if not self.training.is_synchronous:
             return self._replayed(self.rows, None)
         uploads = Uploads.of(self.training)
@@ -127,8 +136,59 @@ class Job:
         start = self._chunk(rows, table, factors_of(factorisation, rows), training.first_state)
         found = self._value(start, completed, Estimate.none(0, n_players), step)
         seconds = {"completion": between - begin, "valuation": time.perf_counter() - between}
-        errors = completion_errors(training, rows, uploads, factorisation, found.values)
+        few = spread_evenly(rows, MAX_SAMPLES)
+        table = np.zeros((n_players, len(few), training.width))
+        some = self._chunk(few, table, factors_of(factorisation, few), training.first_state)
+        some = replace(some, rounds=list(completed_rounds(training, few, uploads, factorisation)))
+        errors = completion_errors(training, some, len(rows), factorisation, found.values)
         return self._assemble(rows, len(self.rows) - len(rows), found, errors, seconds, factorisation=factorisation)
+
+    def _partitioned(self, limits: Partitioning) -> Valuation:
+        """Value the training in pieces of its samples, which are read where they are valued."""
+        cuts = Cuts.of(self.training, limits)
+        with (
+            Scratch.begin(limits.scratch, self._identity(cuts), resume=limits.resume) as scratch,
+            explaining_workers(limits.scratch),
+        ):
+            return self._in_pieces(cuts, scratch)
+
+    def _in_pieces(self, cuts: Cuts, scratch: Scratch) -> Valuation:
+        begin, training, workers = time.perf_counter(), self.training, self.executor or available_threads()
+        n_batches = len(batches(len(self.backend.split(len(self.rows), len(training.clients), training.width))))
+        n_tasks = len(cuts.rounds) + len(cuts.edges) - 1 + len(training.clients) + n_batches
+        step = _Steps(self.progress, n_tasks)
+        shuffled = shuffle(training, scratch, cuts, self.settings.seed, workers, step)
+        rows, factorisation = self.rows, None
+        if training.is_synchronous:
+            shuffled = shuffled.with_one_kind_of_offset()
+            rows = rows[shuffled.is_seen[rows]]
+            if len(rows) == 0:
+                raise InputError("no client uploaded any of the selected rows")
+        moved = time.perf_counter()
+        if training.is_synchronous and shuffled.has_any_gaps:
+            reports = self.like.completion if self.like is not None else None
+            how = CompletionPlan.of(self.settings, self.executor, reports or ())
+            factorisation = complete_stored(shuffled, training, how, workers, step)
+        between = time.perf_counter()
+        factored = shuffled.intercept() if factorisation is None else factorisation.completions
+        stored = store_training(shuffled, training, rows, factored)
+        plan = self._plan(len(rows))
+        n_chunks = len(self.backend.split(len(rows), stored.n_clients, stored.width))
+        sums = partial(sum_batches, stored=stored, backend=self.backend, workers=workers, step=step)
+        budget = self._budget(sees_all=factorisation is not None)
+        found = value_sums(sums, plan, len(rows), stored.n_clients, n_chunks, budget)
+        step.finish()
+        seconds = {
+            "shuffle": moved - begin,
+            "completion": between - moved,
+            "valuation": time.perf_counter() - between,
+        }
+        errors = np.zeros(len(training.clients) + 1)
+        if factorisation is not None:
+            some = stored.chunk(spread_evenly(rows, MAX_SAMPLES))
+            errors = completion_errors(training, some, len(rows), factorisation, found.values)
+        n_unseen = int(np.count_nonzero(~shuffled.is_seen[self.rows]))
+        return self._assemble(rows, n_unseen, found, errors, seconds, factorisation=factorisation)
 
     def _chunk(self, rows: NDArray[np.intp], table: Floats, factors: SampleFactors, state: State) -> Chunk:
         """Return the rows before the first round."""
@@ -143,6 +203,18 @@ class Job:
             return np.zeros((n_samples, training.n_classes))
         return np.tile(training.head.first_scores(training.first_state), (n_samples, 1))
 
+    def _plan(self, n_samples: int) -> Plan:
+        return Plan(self.estimator, n_samples, self.n_permutations, self.semivalue, self.settings.seed)
+
+    def _budget(self, *, sees_all: bool) -> Budget | HeadBudget:
+        tolerance = self.settings.tolerance
+        return Budget(tolerance) if self.training.head is None else HeadBudget(tolerance, sees_all=sees_all)
+
+    def _identity(self, cuts: Cuts) -> dict[str, Any]:
+        """Return what work must have in common with this valuation to be continued by it."""
+        transcript, settings = self.training.transcript, self.settings.as_dict()
+        return {"transcript": transcript.head, "version": __version__, "memory": len(cuts.edges) - 1, **settings}
+
     def _n_steps(self, rows: NDArray[np.intp], n_rounds: int) -> int:
         chunks = self.backend.split(len(rows), len(self.training.clients), self.training.width)
         return max(1, len(chunks) * n_rounds)
@@ -156,12 +228,8 @@ class Job:
         replay: Replay | None = None,
     ) -> Estimate:
         """Return the values of all rounds, given those of the rounds `before`; advance the table of a replay."""
-        plan = Plan(self.estimator, start.n_samples, self.n_permutations, self.semivalue, self.settings.seed)
-        tolerance = self.settings.tolerance
-        if replay is not None:
-            budget = replay.budget
-        else:
-            budget = Budget(tolerance) if self.training.head is None else HeadBudget(tolerance, sees_all=True)
+        plan = self._plan(start.n_samples)
+        budget = self._budget(sees_all=True) if replay is None else replay.budget
         parts, n_rounds, workers = [before], len(before.values), self.executor or available_threads()
         chunk = start
         for chunk in chunks_of_rounds(start, rounds, None if replay is None else MOST_ROUNDS):

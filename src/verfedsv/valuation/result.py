@@ -40,7 +40,8 @@ class Factorisation:
     """The completed embeddings that a valuation was computed from.
 
     `completions` has one for each player with missing embeddings, over the rounds in which it took part, and one for an
-    intercept of the server. `reports` state for every client how well its embeddings could be completed.
+    intercept of the server; without the factors of samples if the training was cut into pieces. `reports` state for
+    every client how well its embeddings could be completed.
     """
 
     completions: Mapping[int, Completion]

@@ -220,9 +220,17 @@ def _with_one_kind_of_offset(rounds: Sequence[Round], server: int, all_samples: 
         others = rounds[t].changes[:-1]
         if is_intercept and change.samples is not None:
             result[t] = Round([*others, Change(server, None, change.values[:1].T.astype(np.float64))])
-        elif change.samples is None and not is_intercept:
-            batch = shared_samples(others)
-            samples = all_samples if batch is None else batch
-            values = np.broadcast_to(change.values.T, (len(samples), len(change.values)))
-            result[t] = Round([*others, Change(server, samples, values)])
+        elif not is_intercept:
+            result[t] = spread(rounds[t], server, len(all_samples))
     return result
+
+
+def spread(each: Round, server: int, n_samples: int) -> Round:
+    """Return a round with an offset that is the same for all samples as one by sample: of its batch, or else of all."""
+    *others, offset = each.changes
+    if offset.player != server or offset.samples is not None:
+        return each
+    batch = shared_samples(others)
+    samples = np.arange(n_samples) if batch is None else batch
+    values = np.repeat(offset.values.T, len(samples), axis=0)
+    return each._replace(changes=[*others, Change(server, samples, values)])

@@ -22,6 +22,7 @@ from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import describe_remaining_error
 from verfedsv.transcript import Recorder, Transcript
 from verfedsv.valuation.job import Job
+from verfedsv.valuation.limits import as_partitioning
 from verfedsv.valuation.result import Valuation, why_unknown
 from verfedsv.valuation.trainings import RecordedTraining
 
@@ -44,6 +45,9 @@ def value(
     tolerance: float | None = None,
     n_permutations: int | None = None,
     semivalue: str | Semivalue | None = None,
+    memory: int | str | None = None,
+    scratch: str | os.PathLike[str] | None = None,
+    resume: bool = False,
 ) -> Valuation:
     """Return what each client contributed to a recorded training, with errors.
 
@@ -66,8 +70,8 @@ def value(
         rows: the samples to take the mean over: "all", "gradient" (those that receive gradients in training),
             "no-gradient" (the others), or a list of sample numbers.
         progress: called with the number of steps done and their total.
-        executor: any `concurrent.futures.Executor`; by default a thread for each core. The result does not depend on
-            it.
+        executor: any `concurrent.futures.Executor`, such as that of a Dask client; by default a thread for each core.
+            The result does not depend on it. Its workers read the transcript themselves.
         loss: the same loss again, if the training was recorded with one of your own.
         head: the torch module again, if the training was recorded with a head that is not made of common layers. A
             `Recorder` has it.
@@ -85,6 +89,11 @@ def value(
             a sample may draw in a round, on average, by default 128 (other semivalues: as for "permutation").
         semivalue: of each round, as in `shapley_values`: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or
             `Beta(a, b)`. Only Shapley values add up to the decrease of the loss.
+        memory: the bytes that each process may take, a number or such as "4GB", for trainings larger than memory: they
+            are cut into pieces on disk. By default everything is held in memory; on an executor, 1 GB.
+        scratch: the folder for the pieces, as large as twice the uploads, which all workers see; by default `.valuing`
+            in the folder of the transcript. It is removed at the end.
+        resume: continue from the pieces, sweeps and sums that an interrupted valuation left in the scratch folder.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
     ...     recorder.update("bank", [0, 1, 2, 3], [-1.0, 1.0, 1.0, -1.0], time=1)
@@ -116,7 +125,8 @@ def value(
     if executor is not None and not isinstance(executor, Executor):
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     told = as_progress(progress) or (lambda _done, _total: None)
-    job = Job(training, settings, kind, chosen, told, executor, since, like)
+    limits = as_partitioning(training.transcript, memory, scratch, executor, resume=resume, continues=since is not None)
+    job = Job(training, settings, kind, chosen, told, executor, since, like, limits)
     result = job.run()
     result = replace(result, seconds={**result.seconds, "total": time.perf_counter() - begin})
     _warn(result, job.n_permutations)

@@ -1,0 +1,169 @@
+"""`Partitioning`: how much memory the processes of a valuation may take, and how a training is cut to fit."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verfedsv.completion.parts import N_PARTS, parts_of
+from verfedsv.errors import InputError
+from verfedsv.threads import available_threads, split
+from verfedsv.transcript import Transcript
+from verfedsv.valuation.scratch import FOLDER
+from verfedsv.valuation.trainings import RecordedTraining
+
+BASE = 300_000_000
+"""Bytes that a process needs for itself: the interpreter, the libraries and compiled loops."""
+
+DEFAULT_MEMORY = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """How much memory a process of a valuation may take, where it may keep its work, and whether it continues some.
+
+    `at_once` is the number of tasks that a process runs at the same time.
+    """
+
+    memory: int
+    scratch: Path
+    resume: bool
+    at_once: int
+
+    @property
+    def of_task(self) -> int:
+        """How many bytes a task may take."""
+        return (self.memory - BASE) // self.at_once
+
+    def n_pieces(self, n_bytes: int) -> int:
+        """Return the number of pieces of a part of a transcript of that many bytes: a task may hold four of a piece."""
+        return max(1, -(-5 * n_bytes // (self.of_task * N_PARTS)))
+
+    def check(self, largest_round: int) -> None:
+        """Raise InputError if there is too little memory for the tasks."""
+        least = BASE + self.at_once * max(3 * largest_round, 50_000_000)
+        if self.memory < least:
+            raise InputError(
+                f"too little memory: {self.memory / 1e6:,.0f} MB, where {self.at_once} tasks at once in a process need "
+                f"{least / 1e6:,.0f} MB or more, as the largest round has {largest_round / 1e6:,.1f} MB"
+            )
+
+
+def cut_rounds(n_bytes: NDArray[np.int64], most: int) -> list[slice]:
+    """Return successive rounds that together have at most so many bytes, or one round that has more.
+
+    >>> cut_rounds(np.array([3, 3, 3, 9, 1]), most=6)
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    edges, total = [0], 0
+    for t, size in enumerate(n_bytes.tolist()):
+        if t > edges[-1] and total + size > most:
+            edges.append(t)
+            total = 0
+        total += size
+    edges.append(len(n_bytes))
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """How a training is cut: its parts as ranges of pieces, the edges of the pieces, and the rounds of each task."""
+
+    parts: list[range]
+    edges: NDArray[np.int64]
+    rounds: list[slice]
+
+    @classmethod
+    def of(cls, training: RecordedTraining, limits: Partitioning) -> Cuts:
+        """Return cuts so that no task takes more memory than it may; raise InputError if there are none."""
+        n_bytes = training.transcript.n_bytes_of_rounds
+        limits.check(int(n_bytes.max()))
+        n_pieces, parts, edges = limits.n_pieces(int(n_bytes.sum())), list[range](), [0]
+        for part in parts_of(training.n_samples):
+            pieces = split(part.stop - part.start, -(-(part.stop - part.start) // n_pieces))
+            parts.append(range(len(edges) - 1, len(edges) - 1 + len(pieces)))
+            edges += [part.start + piece.stop for piece in pieces]
+        # At least as many tasks as parts, if that is not less than a megabyte.
+        most = min(limits.of_task // 3, max(int(n_bytes.sum()) // len(parts), 2**20))
+        return cls(parts, np.array(edges), cut_rounds(n_bytes, most))
+
+
+def as_partitioning(
+    transcript: Transcript,
+    memory: int | str | None,
+    scratch: str | os.PathLike[str] | None,
+    executor: Executor | None,
+    *,
+    resume: bool,
+    continues: bool,
+) -> Partitioning | None:
+    """Return how to cut a training into pieces, None if it is held in memory; raise InputError if it cannot be cut.
+
+    With an executor, those in memory, and those that continue an earlier valuation, which is in memory, are not cut.
+    """
+    asked = memory is not None or scratch is not None or resume
+    location = transcript.location
+    if continues or location is None or transcript.is_merged:
+        if asked:
+            what = "a valuation that continues an earlier one" if continues else "a transcript in memory"
+            raise InputError(f"{what} is valued in memory; leave out memory, scratch and resume")
+        return None
+    if not asked and executor is None:
+        return None
+    if scratch is None and "://" in location:
+        raise InputError(
+            f"{location} is no folder to work in; choose a scratch folder that the driver and all workers can write to"
+        )
+    of_workers, at_once = limits_of(executor)
+    n_bytes = as_bytes(memory) if memory is not None else of_workers or DEFAULT_MEMORY
+    return Partitioning(n_bytes, Path(location, FOLDER) if scratch is None else Path(scratch), resume, at_once)
+
+
+def limits_of(executor: Executor | None) -> tuple[int | None, int]:
+    """Return the memory of a worker if it is known, and the number of tasks that one process runs at once."""
+    if executor is None:
+        return None, available_threads()
+    client = getattr(executor, "_client", None)
+    if client is not None:  # of Dask
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
+        return min(limits, default=None), max((worker["nthreads"] for worker in workers), default=1)
+    return None, executor._max_workers if isinstance(executor, ThreadPoolExecutor) else 1
+
+
+def as_bytes(memory: int | str) -> int:
+    """Return a number of bytes, given as such or as text.
+
+    >>> as_bytes("1.5 GB"), as_bytes(1000), as_bytes("512MiB")
+    (1500000000, 1000, 536870912)
+    """
+    units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(memory).lower())
+    if isinstance(memory, bool) or match is None or match[2] not in units or float(match[1]) == 0:
+        raise InputError(f"memory must be a number of bytes, or such as '4GB'; received {memory!r}")
+    return int(float(match[1]) * units[match[2]])
+
+
+@contextmanager
+def explaining_workers(scratch: Path) -> Iterator[None]:
+    """Turn the end of a worker into an InputError that says what to do."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(f"a worker lacks {error.name}; install verfedsv with the same extras on all workers") from None
+    except Exception as error:
+        if type(error).__name__ not in ("KilledWorker", "BrokenProcessPool"):
+            raise
+        raise InputError(
+            f"workers ended in the middle of a task, as they do if they take too much memory ({error}). What was done "
+            f"is in {scratch}: repeat with resume, or with memory set to less than a worker has"
+        ) from None

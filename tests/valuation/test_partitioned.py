@@ -1,0 +1,249 @@
+"""Trainings cut into pieces on disk have the values of those in memory, to the last bit, and can be interrupted."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.trainings import train
+from tests.valuation.small_trainings import small_training
+from tests.valuation.test_values import Asynchronous, SerialExecutor
+from verfedsv import InputError, Recorder, Transcript, value
+from verfedsv.completion.observations import HeldOut, Pattern
+from verfedsv.valuation import limits, partitioned
+from verfedsv.valuation.limits import BASE, Cuts, Partitioning
+from verfedsv.valuation.scratch import FOLDER, Scratch
+from verfedsv.valuation.trainings import RecordedTraining
+
+pytestmark = pytest.mark.filterwarnings("ignore::verfedsv.errors.CompletionWarning")
+
+SAME = "values", "errors", "per_round", "per_round_errors", "losses", "per_round_server"
+
+
+@pytest.fixture
+def in_small_pieces(monkeypatch):
+    """Cut parts into three pieces, and let a task read three rounds."""
+    monkeypatch.setattr(Partitioning, "n_pieces", lambda *_: 3)
+    monkeypatch.setattr(limits, "cut_rounds", lambda sizes, _: split_rounds(len(sizes)))
+
+
+def split_rounds(n_rounds):
+    """Return rounds by threes."""
+    return [slice(t, min(t + 3, n_rounds)) for t in range(0, n_rounds, 3)]
+
+
+def copied(recorder, path):
+    """Write the training of a recorder in memory to a folder."""
+    transcript = recorder.transcript
+    about = transcript.description
+    options = {"n_classes": about.n_classes} if about.loss == "softmax" else {}
+    with Recorder(path, transcript.labels, about.clients, about.loss, **options) as written:
+        uploads = {}
+        for record in transcript:
+            kind = type(record).__name__
+            if kind == "Join":
+                written.join(record.client)
+            elif kind == "Upload":
+                uploads[record.client] = record
+            else:
+                batches = {name: upload.samples for name, upload in uploads.items()}
+                written.log(batches, {n: u.embeddings for n, u in uploads.items()}, absent=record.absent)
+                uploads = {}
+    return path
+
+
+def assert_same(first, second):
+    """Two valuations agree to the last bit."""
+    for name in SAME:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+    assert first.completion == second.completion
+    assert first.methods == second.methods
+    assert (first.n_samples, first.n_unseen) == (second.n_samples, second.n_unseen)
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize(
+    ("training", "options"),
+    [
+        (lambda: train(n_samples=300, batch=70, n_epochs=3), {}),
+        (lambda: train("softmax", n_samples=203, batch=40, n_epochs=3, intercept=True), {"rank": 3}),
+        (
+            lambda: train("squared", n_samples=120, batch=30, n_epochs=3, intercept=True),
+            {"rank": 2, "rows": [3, 5, 99]},
+        ),
+        (lambda: train(n_samples=40, batch=40, n_epochs=5, intercept=True, rate=4.0), {}),
+        (lambda: Asynchronous("softmax", n_samples=40, offset=True), {}),
+        (lambda: Asynchronous(n_samples=50, step=2.0), {"method": "auto", "seed": 3}),
+    ],
+)
+def test_pieces_change_no_bit(tmp_path, training, options):
+    """Synchronous and asynchronous, completed or not, refined or not: values, errors and reports are the same."""
+    training().record(tmp_path).close()
+    expected = value(tmp_path, **options)
+    assert_same(value(tmp_path, memory="4GB", **options), expected)
+    with ThreadPoolExecutor(3) as threads:
+        assert_same(value(tmp_path, executor=threads, **options), expected)
+    assert not (tmp_path / FOLDER).exists()
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize("seed", [1, 4, 6, 7, 11, 12])
+def test_clients_with_samples_of_their_own_join_and_miss_rounds(tmp_path, seed):
+    """Random trainings, with and without a common batch: completed clients and others, samples that nobody uploaded."""
+    recorder, _ = small_training(seed)
+    copied(recorder, tmp_path)
+    options = {"rank": 2}
+    assert_same(value(tmp_path, executor=SerialExecutor(), **options), value(tmp_path, **options))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_offset_by_sample_is_completed(tmp_path, first):
+    """The server's own part is one more player with uploads, also if it is the same for all samples in some rounds."""
+    training = train(n_samples=90, batch=30, n_epochs=4)
+    rng = np.random.default_rng(0)
+    with Recorder(tmp_path, training.labels, training.clients) as recorder:
+        for t, batch in enumerate(training.batches):
+            uploads = {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients)}
+            recorder.log(batch, uploads, offset=0.01 * (t + first) * rng.normal(size=(90, 1))[batch])
+    assert_same(value(tmp_path, memory="1GB", rank=2), value(tmp_path, rank=2))
+
+
+def test_what_is_held_out_can_be_drawn_in_parts():
+    """Any part of the uploads gets the same draws as all at once."""
+    rng = np.random.default_rng(5)
+    for n_last in (20, 21):
+        batches = [rng.permutation(50)[:n] for n in (10, n_last, 0, 30, 5)]
+        pattern = Pattern.from_batches(batches, 50)
+        draws = HeldOut(0.5, 3, len(pattern.rounds), 50)
+        whole = draws.among(0, 0, pattern.starts)
+        for first in range(1, 49):
+            starts = pattern.starts[first:]
+            part = draws.among(int(starts[0]), first, starts - starts[0])
+            np.testing.assert_array_equal(part, whole[starts[0] :])
+
+
+class Stop(Exception):  # noqa: N818
+    """Ends a valuation in the middle."""
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+def test_an_interrupted_valuation_is_continued(tmp_path, monkeypatch):
+    """Stopped at any step or sweep, it goes on with what it had, to the same bits; no sweep is made twice."""
+    train(n_samples=300, batch=70, n_epochs=3).record(tmp_path).close()
+    expected = value(tmp_path)
+    sweep, counts = partitioned.StoredSolver._sum_equations, {"made": 0, "allowed": 0}
+
+    def count(*given):
+        if counts["made"] == counts["allowed"]:
+            raise Stop
+        counts["made"] += 1
+        return sweep(*given)
+
+    monkeypatch.setattr(partitioned.StoredSolver, "_sum_equations", count)
+    for step in (2, 10, 30):
+        with pytest.raises(Stop):
+            value(tmp_path, memory="4GB", resume=True, progress=stop_at(step))
+    for counts["allowed"] in (3, 20, 45):
+        with pytest.raises(Stop):
+            value(tmp_path, memory="4GB", resume=True)
+    counts["allowed"] = 1000
+    with pytest.raises(Stop):
+        value(tmp_path, memory="4GB", resume=True, progress=stop_at(56))
+    assert_same(value(tmp_path, memory="4GB", resume=True), expected)
+    assert counts["made"] == sum(report.n_sweeps for report in expected.completion)
+    assert not (tmp_path / FOLDER).exists()
+
+
+def stop_at(step):
+    """Return a progress that stops at a step."""
+
+    def progress(done, _total):
+        if done >= step:
+            raise Stop
+
+    return progress
+
+
+def test_two_valuations_do_not_share_a_folder(tmp_path):
+    """The second is told to wait, and the first goes on."""
+    with Scratch.begin(tmp_path / "scratch", {}, resume=False) as scratch:
+        scratch.save_array("kept", np.arange(3))
+        with (
+            pytest.raises(InputError, match="another valuation is working in"),
+            Scratch.begin(tmp_path / "scratch", {}, resume=False),
+        ):
+            pass
+        assert scratch.has("kept.npy")
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_work_of_another_valuation_is_not_continued(tmp_path):
+    """Other settings, or files that are not of a valuation."""
+    train(n_samples=60, batch=20, n_epochs=2).record(tmp_path / "run").close()
+    scratch = tmp_path / "scratch"
+    with pytest.raises(Stop):
+        value(tmp_path / "run", rank=2, scratch=scratch, progress=stop_at(1))
+    with pytest.raises(InputError, match="holds the work of another valuation, with another rank; continue"):
+        value(tmp_path / "run", rank=3, scratch=scratch, resume=True)
+    assert_same(value(tmp_path / "run", rank=3, scratch=scratch), value(tmp_path / "run", rank=3))
+    scratch.mkdir()
+    (scratch / "thesis.tex").touch()
+    with pytest.raises(InputError, match="has files that are not of a valuation; choose another"):
+        value(tmp_path / "run", scratch=scratch)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "much"}, "memory must be a number of bytes, or such as '4GB'; received 'much'"),
+        ({"memory": True}, "memory must be a number of bytes"),
+        ({"memory": "0 GB"}, "memory must be a number of bytes"),
+        ({"memory": "300MB"}, "too little memory: 300 MB, where .* need .* MB or more, as the largest round has"),
+        ({"scratch": "/proc/verfedsv", "memory": "4GB"}, "cannot write to /proc/verfedsv: .* choose a scratch folder"),
+    ],
+)
+def test_bad_options(tmp_path, options, message):
+    """Each is named, with what is allowed."""
+    train(n_samples=60, batch=20, n_epochs=2).record(tmp_path).close()
+    with pytest.raises(InputError, match=message):
+        value(tmp_path, **options)
+
+
+def test_what_is_in_memory_is_not_cut(tmp_path):
+    """A transcript in memory, and a valuation that continues another, say so."""
+    training = train(n_samples=60, batch=20, n_epochs=2)
+    recorder = training.record()
+    with pytest.raises(InputError, match="a transcript in memory is valued in memory; leave out memory"):
+        value(recorder, memory="4GB")
+    training.record(tmp_path).close()
+    with pytest.raises(InputError, match="a valuation that continues an earlier one is valued in memory"):
+        value(tmp_path, since=value(tmp_path, rank=2), rank=2, resume=True)
+
+
+def test_a_worker_that_cannot_take_part_says_why(tmp_path, monkeypatch):
+    """Another version, or a folder that it does not see."""
+    with Scratch.begin(tmp_path / "scratch", {}, resume=False) as scratch:
+        sent = pickle.dumps(scratch)
+        assert pickle.loads(sent) == scratch  # noqa: S301  # our own
+        monkeypatch.setattr("verfedsv.valuation.scratch.__version__", "0.0.1")
+        with pytest.raises(InputError, match=r"has verfedsv 0\.0\.1, the driver .*; install the same version"):
+            pickle.loads(sent)  # noqa: S301
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"cannot see .*scratch; run and scratch folder must be on a file system"):
+        pickle.loads(sent)  # noqa: S301
+
+
+def test_tasks_keep_to_their_memory(tmp_path):
+    """The more memory, the fewer pieces; a task's rounds and pieces fit in what it may take."""
+    train(n_samples=300, batch=100, n_epochs=8).record(tmp_path).close()
+    transcript = Transcript.open(tmp_path)
+    training = RecordedTraining(transcript)
+    sizes = transcript.n_bytes_of_rounds
+    files = sum(path.stat().st_size for path in tmp_path.glob("uploads-*.arrows"))
+    assert files - 2000 < sizes.sum() <= files
+    cuts = Cuts.of(training, Partitioning(400_000_000, tmp_path, resume=False, at_once=1))
+    assert len(cuts.edges) == 17
+    small = Partitioning(BASE + 10_000, tmp_path, resume=False, at_once=1)
+    assert small.n_pieces(int(sizes.sum())) * 16 * small.of_task >= 5 * sizes.sum()
+    assert cuts.edges[-1] == 300
