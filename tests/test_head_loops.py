@@ -143,9 +143,16 @@ def of_identity(activation, x):
 
 
 @pytest.mark.parametrize(
-    "layers", [[nn.ReLU(), nn.Linear(15, 1)], [nn.LayerNorm(15), nn.Linear(15, 1)], [nn.Linear(15, 8000)], [nn.Tanh()]]
+    "layers",
+    [
+        [nn.ReLU(), nn.Linear(15, 1)],
+        [nn.LayerNorm(15), nn.Linear(15, 1)],
+        [nn.Tanh()],
+        [nn.Linear(15, 8000)],
+        [nn.Linear(15, 256), nn.Tanh(), nn.Linear(256, 64)],
+    ],
 )
 def test_other_heads_are_left_to_torch(layers):
-    """Those whose first layer is not linear, and those that do not fit the cache."""
+    """Those whose first layer is not linear, and those that are too large."""
     module = nn.Sequential(*layers)
     assert HeadLoops.of(to_layers(module), module.state_dict()) is None

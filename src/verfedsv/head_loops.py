@@ -21,8 +21,9 @@ from verfedsv.compiled import compiled, inlined
 from verfedsv.head_layers import TENSORS, Layer, flattened
 from verfedsv.vectors import LANES, fill, load, store, sum_lanes
 
-_MOST_NUMBERS = 2**16
-"""Of a state, 512 KB: more leave the second-level cache between two coalitions, and torch is faster."""
+_MOST_NUMBERS, _MOST_LATER = 2**16, 2**13
+"""Of a state, and of its layers after the first, whose products are made anew for each coalition. With 64 and 64 units,
+loops are twice as fast as torch; with 256 and 64, 16,448 numbers, torch is faster: it multiplies many rows at once."""
 
 _WIDE, _NARROW, _BATCH_NORM, _LAYER_NORM = range(-4, 0)
 """Kinds of steps that are no activations; lanes of a linear layer are its outputs if it is wide, else its inputs."""
@@ -93,7 +94,7 @@ class HeadLoops:
             steps.append(_Step.of(layer, width, is_first=not steps))
             width = steps[-1].n_outputs
         ends = np.cumsum([0, *(step.numbers(tensors).size for step in steps)])
-        if not steps or steps[0].kind != _WIDE or ends[-1] > _MOST_NUMBERS:
+        if not steps or steps[0].kind != _WIDE or ends[-1] > _MOST_NUMBERS or ends[-1] - ends[1] > _MOST_LATER:
             return None
         rows = [(s.kind, s.n_inputs, s.n_outputs, *s.padded, end) for s, end in zip(steps, ends[:-1], strict=True)]
         return cls(steps, np.array(rows), int(ends[-1]))

@@ -321,16 +321,17 @@ def sampled(monkeypatch):
 
 
 @pytest.mark.usefixtures("sampled")
-def test_any_executor_gives_the_same_numbers(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("method", "part"), [("auto", "sampling"), ("exact", "exact")])
+def test_any_executor_gives_the_same_numbers(tmp_path, monkeypatch, method, part):
     """One thread, many, and other processes, which read the head's states themselves."""
     monkeypatch.setattr("verfedsv.valuation.backends.CompiledLoops.chunk_size", lambda *_: 400)
     training = Training(n_samples=3000, n_rounds=3)
     record_synchronously(training, tmp_path).close()
     with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(5) as many:
-        found = [value(tmp_path, executor=executor, tolerance=0.05) for executor in (None, one, many)]
+        found = [value(tmp_path, method, executor=executor, tolerance=0.05) for executor in (None, one, many)]
     with ProcessPoolExecutor(1) as process:
-        found.append(value(tmp_path, executor=process, tolerance=0.05))
-    assert "sampling" in found[0].methods
+        found.append(value(tmp_path, method, executor=process, tolerance=0.05))
+    assert part in found[0].methods
     for other in found[1:]:
         np.testing.assert_array_equal(other.per_round, found[0].per_round)
         np.testing.assert_array_equal(other.errors, found[0].errors)
