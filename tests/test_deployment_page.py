@@ -158,6 +158,6 @@ def test_three_machines(tmp_path):
     assert verfedsv.Transcript.open(tmp_path / "bank" / "run").n_rounds == tomllib.loads(config)["training"]["rounds"]
     for client in ("telco", "shop"):
         there = {path.name for path in (tmp_path / client).rglob("*")}
-        assert {f"{client}.key", "value.json", "extract.json", "statement.json", "model.npz"} <= there
+        assert {f"{client}.key", "value.json", "uploads.extract", "statement.json", "model.npz"} <= there
         assert not {"bank-server.key", "ca.key", "consortium.key", "bank.csv"} & there
     assert not [*(tmp_path / "bank").rglob("telco.key"), *(tmp_path / "bank").rglob("telco.csv")]

@@ -202,7 +202,7 @@ def test_who_was_away_gets_its_results_later(tmp_path):
     whole.parties["shop"].join(10)
     assert {type(message) for message in asked} == {net.Deliver}
     assert {message.client for message in asked} == {"shop"}
-    assert {path.name for path in received.iterdir()} == {"value.json", "extract.json"}
+    assert {path.name for path in received.iterdir()} == {"value.json", "uploads.extract"}
     assert whole.records() == before
 
 

@@ -50,7 +50,7 @@ def test_killed_processes_come_back_to_the_same_training(consortium, undisturbed
     assert whole.records() == undisturbed
     assert (whole.folder / "run.html").stat().st_size > 10_000
     for name in whole.clients:
-        assert (whole.folder / f"of-{name}" / "received" / "extract.json").exists()
+        assert (whole.folder / f"of-{name}" / "received" / "uploads.extract").exists()
         assert (whole.folder / f"of-{name}" / "model.npz").exists()
 
 

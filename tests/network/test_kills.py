@@ -107,7 +107,7 @@ def check(whole, *, is_repeated):
         noted = [json.loads(line) for line in whole.noted_path(name).read_bytes().splitlines() if line.endswith(b"]")]
         check_uploads(whole.run, name, noted, is_repeated=is_repeated)
         folder = whole.folder / f"of-{name}"
-        assert {path.name for path in (folder / "received").iterdir()} == {"value.json", "extract.json"}
+        assert {path.name for path in (folder / "received").iterdir()} == {"value.json", "uploads.extract"}
         assert not [path for path in folder.rglob(".*") if path.name != ".lock"]
         assert not (folder / "alignment").exists()
     for folder in (whole.run, whole.folder / "run.private"):

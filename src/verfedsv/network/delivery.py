@@ -99,7 +99,7 @@ def files_for(
     """Return what a client gets, by name: its values, its extract, and what is `signed`, if anything is."""
     files = {"value.json": _own_value(valuation, client), **signed}
     if client in transcript.clients:
-        files["extract.json"] = make_extract(transcript, client).to_bytes()
+        files["uploads.extract"] = make_extract(transcript, client).to_bytes()
     return files
 
 
