@@ -115,7 +115,7 @@ class Rehearsal(Consortium):
         for name in names or self.clients:
             self.parties[name] = Party(self, name, **options)
 
-    def serve(self, tap=_nothing, timeout=5.0):
+    def serve(self, tap=_nothing, timeout=5.0, signing_key=None):
         """Serve like `verfedsv serve`, once; `tap` is called with the messages of each exchange."""
         run = NetworkRun.of_file(self.config)
         run.notify = self.log.append
@@ -139,7 +139,7 @@ class Rehearsal(Consortium):
                 for _ in run.train(resume=resume):
                     pass
                 run.known_valuation() or run.value()
-            missed = run.finish(None, timeout)
+            missed = run.finish(signing_key, timeout)
             end = FINISHED
         except Killed:
             leave_behind(run._common.party)

@@ -56,6 +56,8 @@ def begin(**changes):
         net.Deliver("telco", 0, 1, "../aligned", b""),
         net.Deliver("telco", 0, 1, "", b""),
         net.Deliver("telco", 0, 1, "..", b""),
+        net.Deliver("telco", 0, 1, ".bashrc", b""),
+        net.Deliver("telco", 0, 1, "statement-2.json", b""),
         net.Welcome("telco", 0, 1, 1, "0", "telco", 0.0, ""),
     ],
     ids=lambda message: type(message).__name__,
@@ -69,6 +71,21 @@ def test_what_no_honest_server_asks_is_refused(member, message, tmp_path):
     assert sorted(path.name for path in (tmp_path / "folder").rglob("*")) == before
     assert isinstance(member.answer(Predict("telco", 1, 10, None)), Prediction)
     assert isinstance(member.answer(Embed("telco", 1, 11, np.arange(4))), Embeddings)
+
+
+def test_what_was_received_is_never_replaced(member, tmp_path):
+    """Another file of the same name gets a number, up to a limit; the same one is kept once."""
+    for n, content in enumerate([b"first", b"second", b"first", b"second"]):
+        assert isinstance(member.answer(net.Deliver("telco", 0, n, "statement.json", content)), Done)
+    received = tmp_path / "folder" / "received"
+    kept = {path.name: path.read_bytes() for path in received.iterdir()}
+    assert kept == {"statement.json": b"first", "statement-2.json": b"second"}
+    assert member.received == [received / "statement.json", received / "statement-2.json"]
+    for n in range(18):
+        assert isinstance(member.answer(net.Deliver("telco", 0, n, "statement.json", b"%d" % n)), Done)
+    refusal = member.answer(net.Deliver("telco", 0, 99, "statement.json", b"one too many"))
+    assert "move them away" in refusal.reason
+    assert len([*received.iterdir()]) == 20
 
 
 def test_the_newest_checkpoint_is_that_of_the_last_round(tmp_path):

@@ -6,6 +6,7 @@ import time
 from urllib.request import urlopen
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tests.network.rehearsal import Killed, Rehearsal
 from verfedsv.errors import InputError, MissingClientError
@@ -64,6 +65,21 @@ def test_who_left_is_asked_for_its_checkpoint(tmp_path):
     assert sum(number > 12 for number in last) == 1
     assert any(isinstance(message, Restore) for message in asked)
     assert [record[1] for record in whole.records() if record[0] == "Leave"] == ["shop"]
+
+
+def test_a_training_whose_loss_rose_is_not_signed(tmp_path):
+    """As by `verfedsv statement`, unless it is accepted; clients get the rest, and that statement later."""
+    whole, key = (
+        Rehearsal(tmp_path, training={"rounds": 3, "batch_size": 240, "rate": 5000.0}),
+        Ed25519PrivateKey.generate(),
+    )
+    whole.join()
+    assert not whole.serve(signing_key=key)
+    whole.wait_for_parties()
+    assert any("not signed: The loss rose" in line for line in whole.log)
+    assert not (whole.run / "statement.json").exists()
+    received = tmp_path / "of-shop" / "received"
+    assert sorted(path.name for path in received.iterdir()) == ["extract.json", "value.json"]
 
 
 def test_a_refused_step_ends_a_training_that_waits_for_all(tmp_path, monkeypatch):

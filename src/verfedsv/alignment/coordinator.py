@@ -70,6 +70,7 @@ def align(
     progress: Callable[[int, int], None] | None = None,
     part_size: int = PART,
     n_in_flight: int = 2,
+    check_sizes: Callable[[Mapping[str, int]], None] = lambda sizes: None,  # noqa: ARG005
 ) -> Alignment:
     """Find the ids that all parties have, without showing the others; docs/security.md says what each party learns.
 
@@ -79,6 +80,8 @@ def align(
         progress: called with the number of blinded points and their total, from several threads, one at a time.
         part_size: points in a message.
         n_in_flight: messages of one set that are under way at the same time, so that a party need not wait for them.
+        check_sizes: called with the number of ids that each party says it has, before anything is written; what it
+            raises ends the alignment.
 
     Returns what everybody may know. Raises InputError if ids are written so differently that none can match, if a party
     refuses a call or answers something else, or if the parties end with different checksums. It is no error if no id is
@@ -101,6 +104,7 @@ def align(
         spellings = _ask_all(pool, by_name, lambda party: party.introduce())
         doubts = compare_spellings(spellings)
         sizes = {name: spelling.n_ids for name, spelling in spellings.items()}
+        check_sizes(sizes)
         session = Session(os.urandom(32), sizes, part_size)
         _ask_all(pool, by_name, lambda party: party.begin(session))
         relay = _Relay(by_name, session, Intersection(Path(place), sizes), n_in_flight, _Counter(session, progress))

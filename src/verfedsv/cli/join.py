@@ -99,7 +99,7 @@ def join(
             raise typer.Exit(EXIT_INTERRUPTED) from None
     for path in joining.results:
         console.print(f"received {path}", highlight=False, markup=False, soft_wrap=True)
-        if path.name == "value.json":
+        if path.name.startswith("value"):
             own = json.loads(path.read_text(encoding="utf-8"))
             if own.get("share") is not None:
                 console.print(f"your share of what the clients achieved: {own['share']:.1%}", highlight=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from itertools import count
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -16,6 +18,9 @@ from verfedsv.alignment.shuffles import Rows
 from verfedsv.errors import AnswerError, InputError
 from verfedsv.federation.messages import Done, Message
 from verfedsv.network import messages as net
+
+_PARTY_BYTES = 45
+"""Bytes on the disk of a party for each id of all parties, while ids are aligned."""
 
 
 class RemoteParty:
@@ -85,9 +90,19 @@ class RemoteParty:
         return found
 
 
+def check_room(folder: Path, n_ids: int, size: int = _PARTY_BYTES) -> None:
+    """Raise InputError if so many ids, of `size` bytes each, take more than half of the free disk of a folder."""
+    if n_ids * size > shutil.disk_usage(folder).free // 2:
+        raise InputError(f"an alignment of {n_ids:,} ids would take more than half of the free disk")
+
+
 def answer_for(party: Party, message: Message) -> Message:
     """Do what a message asks a party for; raise InputError if it cannot be done."""
-    kind, content = _CALLS[type(message)](party, message)
+    try:
+        kind, content = _CALLS[type(message)](party, message)
+    except OSError as error:
+        party.close()
+        raise InputError(f"a file of the alignment cannot be used: {error.strerror}") from error
     return kind(message.client, message.round, message.sequence, *content)
 
 

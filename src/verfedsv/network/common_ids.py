@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
 from verfedsv.data.ids import Ids
 from verfedsv.errors import InputError, MissingClientError
-from verfedsv.network.aligning import RemoteParty
+from verfedsv.network.aligning import RemoteParty, check_room
 from verfedsv.network.hub import Hub, ask_one
 
 _ALIGNED = "aligned"
@@ -23,6 +23,9 @@ _ALIGNED = "aligned"
 _MOST_IDS, _MOST_TIMES = 20_000_000, 100
 """How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
 bytes for each on the disks of all others, whether there are as many or not."""
+
+_SERVER_BYTES = 81
+"""Bytes on the server's disk for each id of all parties: 36 of the intersection, the others those of a party."""
 
 SETTLING = 120.0
 """Seconds that a client has for a message that is not of a round, such as a part of an alignment."""
@@ -104,16 +107,24 @@ class CommonIds:
                 write_aligned(self._folder / _ALIGNED, self.aligned, self.party.ids)
 
     def _align(self, parties: Iterable[RemoteParty], progress: Callable[[int, int], None] | None) -> Aligned:
-        most = max(_MOST_IDS, _MOST_TIMES * len(self.party.ids))
-        for party in parties:
-            # Clients without ids are told from those that do not answer.
-            if (n_ids := party.introduce().n_ids) > most:
-                raise InputError(f"{party.name!r} says that it has {n_ids:,} ids; at most {most:,} are believed")
-        found = align([self.party, *parties], folder=self._folder, progress=progress)
+        everybody = [self.party, *parties]
+        try:
+            found = align(everybody, folder=self._folder, progress=progress, check_sizes=self._check_sizes)
+        except OSError as error:
+            self.party.close()
+            raise InputError(f"ids cannot be aligned in {self._folder}: {error.strerror}") from error
         self._note(found)
         if self.party.aligned is None or not found.n_common:
             raise InputError("no id is common to all parties; are they ids of the same people, written alike?")
         return self.party.aligned
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Raise InputError if a client claims more ids than are believed, or the disk has no room for all of them."""
+        most = max(_MOST_IDS, _MOST_TIMES * len(self.party.ids))
+        for name, n_ids in sizes.items():
+            if n_ids > most:
+                raise InputError(f"{name!r} says that it has {n_ids:,} ids; at most {most:,} are believed")
+        check_room(self._folder, sum(sizes.values()), _SERVER_BYTES)
 
     def _note(self, found: Alignment) -> None:
         rates = ", ".join(f"{rate:.1%} of {name}'s {found.sizes[name]:,}" for name, rate in found.rates.items())

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.files import write_whole
 from verfedsv.network.hub import Hub, ask_one
 from verfedsv.network.messages import Deliver, End
+from verfedsv.runs.folder import RunFolder
+from verfedsv.settlement.books import why_rejected
 from verfedsv.settlement.extract import make_extract
+from verfedsv.settlement.statement import make_statement
 from verfedsv.transcript import Transcript
 from verfedsv.valuation import Valuation
 
@@ -91,6 +95,31 @@ class Delivery:
         except ValueError:
             found = {}
         return found if isinstance(found, dict) else {}
+
+
+def signed_statement(
+    files: RunFolder,
+    transcript: Transcript,
+    valuation: Valuation,
+    key: Ed25519PrivateKey | None,
+    notify: Callable[[str], None],
+) -> bytes | None:
+    """Return the statement of a run, signed now if there is none yet; None without a key, or if it is rejected."""
+    path = files.statement_path
+    if path.exists():
+        return path.read_bytes()
+    if key is None:
+        return None
+    if why := why_rejected(valuation):
+        notify(
+            f"not signed: {why} To sign it anyway: verfedsv statement {files.path} --key KEY --even-if-the-loss-rose; "
+            "clients get the statement when the server is started again"
+        )
+        return None
+    statement = make_statement(files, transcript, valuation, key, path).to_json()
+    write_whole(path, statement)
+    notify(f"signed {path}")
+    return statement
 
 
 def files_for(

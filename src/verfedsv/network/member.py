@@ -33,17 +33,17 @@ from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict, Refusal, Restore, Save
 from verfedsv.files import remove_unfinished, write_whole
 from verfedsv.network import messages as net
-from verfedsv.network.aligning import answer_for
+from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.terms import client_of
+from verfedsv.texts import listed
 
 RECEIVED, ALIGNMENT = "received", "alignment"
-_LONGEST_NAME = 100
+_MOST_VERSIONS = 20
+"""Files of one name that are kept if the server sends different ones."""
 _WIDEST = 2**16
 """Hidden units, and numbers in an embedding, that a server can ask for."""
-_ROOM_FOR_ID = 45
-"""Bytes on the disk for each id of the other parties, while ids are aligned."""
 _FEW = 1000
 """Samples that are embedded to warm up."""
 _ALIGNMENT = get_args(net.AlignmentRequest)
@@ -108,8 +108,8 @@ class Member:
     def answer(self, message: Any) -> Any:
         """Do what a message asks for; if it comes again, return the same answer.
 
-        Raises OSError if something cannot be written, as on a full disk. The process then ends, and the server waits
-        for it: with a refusal, the training would go on without it.
+        Raises OSError if something of a training cannot be written, as on a full disk. The process then ends, and the
+        server waits for it: with a refusal, the training would go on without it.
         """
         try:
             return self._carry_out(message)
@@ -130,7 +130,7 @@ class Member:
                 return self._train(message)
             case _ if isinstance(message, _ALIGNMENT):
                 if isinstance(message, net.StartAlignment):
-                    self._check_room(sum(message.sizes))
+                    check_room(self.folder, sum(message.sizes))
                 answer = answer_for(self.party, message)
                 if isinstance(message, net.Agree) and self.party.aligned is not None:
                     self._keep_aligned(self.party.aligned)
@@ -160,12 +160,6 @@ class Member:
         self._aligned = aligned
         shown = ", ".join(f"{rate:.1%} of {name}'s {aligned.sizes[name]:,}" for name, rate in aligned.rates.items())
         self._on_event(f"{aligned.n_common:,} ids are common to all: {shown}")
-
-    def _check_room(self, n_ids: int) -> None:
-        """Raise InputError if there is no room on the disk for the ids that the others are said to have."""
-        free = shutil.disk_usage(self.folder).free
-        if n_ids * _ROOM_FOR_ID > free // 2:
-            raise InputError(f"an alignment of {n_ids:,} ids would take more than half of the free disk")
 
     # Training
 
@@ -245,20 +239,23 @@ class Member:
     # The end
 
     def _keep(self, message: net.Deliver) -> None:
-        name = PurePath(message.name)
-        if (
-            name.name != message.name
-            or message.name in ("", "..")
-            or not message.name.isprintable()
-            or len(message.name) > _LONGEST_NAME
-        ):
-            raise InputError(f"{message.name[:_LONGEST_NAME]!r} cannot be the name of a file")
-        folder = self.folder / RECEIVED
+        """Write a file that the server sent, beside earlier ones with another content, which may be evidence."""
+        if message.name not in net.DELIVERED:
+            raise InputError(f"{message.name[:80]!a} is none of the files that a client gets: {listed(net.DELIVERED)}")
+        folder, first = self.folder / RECEIVED, PurePath(message.name)
         folder.mkdir(exist_ok=True)
-        path = folder / message.name
-        write_whole(path, message.content)
-        if path not in self.received:
-            self.received.append(path)
+        others = (f"{first.stem}-{number}{first.suffix}" for number in range(2, _MOST_VERSIONS + 1))
+        for path in (folder / each for each in (first, *others)):
+            if not path.exists():
+                write_whole(path, message.content, overwrite=False)
+                if path.name != message.name:
+                    self._on_event(f"another {message.name} was received before; this one is {path}")
+            elif path.read_bytes() != message.content:
+                continue
+            if path not in self.received:
+                self.received.append(path)
+            return
+        raise InputError(f"{folder} has {_MOST_VERSIONS} different files {message.name} already: move them away")
 
     def write_model(self) -> Path | None:
         """Write the model of the last checkpoint to a file of its own, None if there is none."""

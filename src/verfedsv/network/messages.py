@@ -95,9 +95,13 @@ class Begin(Message):
     n_planned: int
 
 
+DELIVERED = "value.json", "extract.json", "statement.json"
+"""The files that a client may get."""
+
+
 @dataclass(eq=False, slots=True)
 class Deliver(Message):
-    """A file for the client, such as its extract or the signed statement."""
+    """A file for the client, one of `DELIVERED`."""
 
     name: str
     content: bytes

@@ -19,7 +19,7 @@ from verfedsv.federation import Client
 from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Predict, Refusal
 from verfedsv.network import messages as net
-from verfedsv.network.aligning import answer_for
+from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.member import newest_checkpoint
 
@@ -63,6 +63,8 @@ class NewRowsMember:
 
     def _carry_out(self, message: Any) -> Any:
         if isinstance(message, get_args(net.AlignmentRequest)):
+            if isinstance(message, net.StartAlignment):
+                check_room(Path(self._place.name), sum(message.sizes))
             answer = answer_for(self._party, message)
             if isinstance(message, net.Agree) and self._party.aligned is not None:
                 rows = self._party.aligned.rows.astype(np.intp)

@@ -25,10 +25,10 @@ from verfedsv.federation import AsynchronousSchedule, Rate, Training
 from verfedsv.federation.checkpoints import client_file
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
-from verfedsv.files import remove_unfinished, write_whole
+from verfedsv.files import remove_unfinished
 from verfedsv.network.absences import Absences
 from verfedsv.network.common_ids import SETTLING, CommonIds
-from verfedsv.network.delivery import Delivery, files_for
+from verfedsv.network.delivery import Delivery, files_for, signed_statement
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.hub import Hub, largest_answer
@@ -42,7 +42,6 @@ from verfedsv.runs import writing
 from verfedsv.runs.config import Config, ServerSection
 from verfedsv.runs.execute import Run, Update
 from verfedsv.runs.models import build_head, weigh_classes
-from verfedsv.settlement.statement import make_statement
 from verfedsv.texts import printable, shortened
 
 _DELIVERED = "delivered.json"
@@ -278,6 +277,8 @@ class NetworkRun(Run):
     ) -> list[str]:
         """Sign a statement, if there is a key, and send every client its part; return who did not get it in time.
 
+        A training that nothing should be paid for is not signed, as by `verfedsv statement`.
+
         Each gets its part as soon as it is there, and is let go. Who got what is noted in the private folder, and not
         waited for again; if nobody is left, clients that lost theirs have some seconds to ask for it.
         """
@@ -285,15 +286,8 @@ class NetworkRun(Run):
         valuation = self._files.valuation_of(transcript)
         if valuation is None:
             raise InputError(f"{self.folder} has no values yet")
-        statement = None
-        path = self._files.statement_path
-        if path.exists():
-            statement = path.read_bytes()
-        elif signing_key is not None:
-            statement = make_statement(self._files, transcript, valuation, signing_key, path).to_json()
-            write_whole(path, statement)
-            self.notify(f"signed {path}")
-        signed = {} if statement is None else {path.name: statement}
+        statement = signed_statement(self._files, transcript, valuation, signing_key, self.notify)
+        signed = {} if statement is None else {self._files.statement_path.name: statement}
         files = partial(files_for, valuation, self._files.open(for_values=False), signed)
         version = hashlib.sha256(valuation.to_json().encode() + (statement or b"")).hexdigest()
         delivery = Delivery(self.hub, self.private / _DELIVERED, version, files, self.notify)

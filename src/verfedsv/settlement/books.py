@@ -43,11 +43,15 @@ def is_balanced(books: Books, decimals: int) -> bool:
     return abs(rounded.remainder) < 0.5 * 0.1**decimals
 
 
+def why_rejected(valuation: Valuation) -> str:
+    """Return in sentences that the loss rose, or that the clients did not lower it; nothing if neither is so."""
+    return " ".join(judge(valuation).texts("alarm"))
+
+
 def refuse_rejected(valuation: Valuation, what: str, *, accepted: bool) -> None:
     """Raise InputError, saying what is not done, if the loss rose or the clients did not lower it, unless accepted."""
-    verdict = judge(valuation)
-    if verdict.word == "rejected" and not accepted:
-        why = " ".join(verdict.texts("alarm"))
+    why = why_rejected(valuation)
+    if why and not accepted:
         raise InputError(f"not {what}: {why} To continue anyway, add --even-if-the-loss-rose")
 
 
