@@ -85,7 +85,7 @@ def connected(config: Path, folder: Path) -> Iterator[NetworkRun]:
     processes = []
     for name in NAMES:
         command = [sys.executable, "-m", "verfedsv", "join", address, "--features", f"{name}.csv", "--name", name]
-        command += ["--certificate", str(keys / f"{name}.crt"), "--folder", f"{config.stem}-of-{name}"]
+        command += ["--aligned", "--certificate", str(keys / f"{name}.crt"), "--folder", f"{config.stem}-of-{name}"]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         processes.append(subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL))  # noqa: S603
     try:

@@ -48,6 +48,7 @@ class Consortium:
         training = {"batch_size": 40, "rate": 0.3, "rounds": 400, "evaluate_every": 50} | (training or {})
         server = {"address": f"127.0.0.1:{self.port}", "deadline": 60.0} | (server or {})
         data = {"label_client": "bank", "label": "label", "aligned": True} | (data or {})
+        self.is_aligned = data["aligned"]
         own = '[[client]]\nname = "bank"\nfile = "bank.csv"\n' + ("" if data["aligned"] else 'id = "id"\n')
         others = "".join(f'[[client]]\nname = "{name}"\n' for name in clients)
         tables = {"server": server, "data": data, "training": training, "output": {"folder": "run"}}
@@ -68,6 +69,7 @@ class Consortium:
         else:
             command += ["join", f"127.0.0.1:{self.port}", "--features", str(self.folder / f"{name}.csv")]
             command += ["--name", name, "--insecure", "--folder", str(self.folder / f"of-{name}")]
+            command += ["--aligned"] * self.is_aligned
         self._number += 1
         log = self.folder / f"{name}-{self._number}.log"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "200"}

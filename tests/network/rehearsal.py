@@ -71,7 +71,8 @@ class Party:
     def _run(self):
         while not self.is_stopped:
             file = ClientFile(self.whole.folder / f"{self.name}.csv", "id", None)
-            member = Member(self.name, file, self.whole.folder / f"of-{self.name}", on_event=self.log.append)
+            own = self.whole.folder / f"of-{self.name}"
+            member = Member(self.name, file, own, aligned=self.whole.is_aligned, on_event=self.log.append)
             answer = noting(member.answer, lambda member=member: member.hello().start, self.noted.append)
 
             def hello(member=member):

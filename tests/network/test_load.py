@@ -129,7 +129,7 @@ def test_many_clients_as_processes(tmp_path, n_clients):
 
 def join_and_list_modules(whole, name):
     """Return a process that joins as verfedsv join does, and prints which large packages it imported."""
-    command = [sys.executable, "-c", JOIN, "join", f"127.0.0.1:{whole.port}", "--name", name, "--insecure"]
+    command = [sys.executable, "-c", JOIN, "join", f"127.0.0.1:{whole.port}", "--name", name, "--insecure", "--aligned"]
     command += ["--features", str(whole.folder / f"{name}.csv"), "--folder", str(whole.folder / f"of-{name}")]
     return subprocess.Popen(  # noqa: S603
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}

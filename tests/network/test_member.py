@@ -22,7 +22,7 @@ def member(tmp_path):
     """A client with 50 rows, in the middle of a training."""
     rng = np.random.default_rng(0)
     write_csv(tmp_path / "telco.csv", np.arange(50), 3, rng)
-    member = Member("telco", ClientFile(tmp_path / "telco.csv", "id"), tmp_path / "folder")
+    member = Member("telco", ClientFile(tmp_path / "telco.csv", "id"), tmp_path / "folder", aligned=True)
     assert isinstance(member.answer(begin()), Done)
     yield member
     member.close()
@@ -71,6 +71,19 @@ def test_what_no_honest_server_asks_is_refused(member, message, tmp_path):
     assert sorted(path.name for path in (tmp_path / "folder").rglob("*")) == before
     assert isinstance(member.answer(Predict("telco", 1, 10, None)), Prediction)
     assert isinstance(member.answer(Embed("telco", 1, 11, np.arange(4))), Embeddings)
+
+
+def test_no_row_is_used_before_an_alignment(tmp_path):
+    """Unless its owner says that the files are aligned: otherwise the server would get all rows, also uncommon ones."""
+    write_csv(tmp_path / "telco.csv", np.arange(50), 3, np.random.default_rng(0))
+    said = []
+    for aligned in (False, True):
+        file = ClientFile(tmp_path / "telco.csv", "id")
+        member = Member("telco", file, tmp_path / "folder", aligned=aligned, on_event=said.append)
+        answers = [member.answer(message) for message in (begin(width=64), Predict("telco", 1, 5, None))]
+        member.close()
+        assert [isinstance(answer, Refusal) for answer in answers] == [not aligned] * 2
+        assert "with --aligned" in answers[0].reason if not aligned else "server gets 64 numbers" in said[-1]
 
 
 def test_what_was_received_is_never_replaced(member, tmp_path):

@@ -516,7 +516,7 @@ def test_a_server_prints_why_it_refuses(tmp_path):
     """Verfedsv serve, in a process: a wrong upload and a wrong first message, with the client's name and the reason."""
     whole = Consortium(tmp_path, training={"rounds": 30}, server={"if_missing": "continue"})
     path = tmp_path / "shop.csv"
-    member = Member("shop", ClientFile(path, "id", None), tmp_path / "of-shop")
+    member = Member("shop", ClientFile(path, "id", None), tmp_path / "of-shop", aligned=True)
 
     def answer(message):
         found = member.answer(message)

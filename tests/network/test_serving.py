@@ -79,7 +79,7 @@ def test_a_training_whose_loss_rose_is_not_signed(tmp_path):
     assert any("not signed: The loss rose" in line for line in whole.log)
     assert not (whole.run / "statement.json").exists()
     received = tmp_path / "of-shop" / "received"
-    assert sorted(path.name for path in received.iterdir()) == ["extract.json", "value.json"]
+    assert sorted(path.name for path in received.iterdir()) == ["uploads.extract", "value.json"]
 
 
 def test_a_refused_step_ends_a_training_that_waits_for_all(tmp_path, monkeypatch):

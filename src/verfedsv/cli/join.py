@@ -23,6 +23,12 @@ def join(
     columns: Annotated[
         list[str] | None, typer.Option("--column", help="A column to take; repeatable. Default: all.", metavar="COLUMN")
     ] = None,
+    aligned: Annotated[
+        bool,
+        typer.Option(
+            "--aligned", help="Your file has the same rows as those of the others, in the same order: use all of them."
+        ),
+    ] = False,
     certificate: Annotated[
         Path | None,
         typer.Option(help="Your certificate in PEM. Default: the only .crt here, but ca.crt.", metavar="FILE"),
@@ -58,7 +64,8 @@ def join(
 
     Your model, and what is needed to come back after a crash, are kept in a folder. If the server or the network goes
     away, this waits and continues. At the end the folder has your value, the extract of what you uploaded, and the
-    signed statement, in received/, and your model in model.npz. With --predict, your model embeds new rows instead.
+    signed statement, in received/, and your model in model.npz. Only rows whose ids all parties have are used, unless
+    you say --aligned. With --predict, your model embeds new rows instead.
 
     Exit codes: 0 the training is finished; 2 a file or certificate cannot be used, or the server refuses you; 3 the
     server cannot be reached; 130 stopped by Ctrl-C: the same command continues. Messages explain why.
@@ -70,7 +77,15 @@ def join(
 
     console = Console()
     joining = Joining(
-        address, features, id_column, columns, name=name, folder=folder, patience=patience, predict=predict
+        address,
+        features,
+        id_column,
+        columns,
+        name=name,
+        folder=folder,
+        patience=patience,
+        predict=predict,
+        aligned=aligned,
     )
     if insecure:
         check_loopback(address)

@@ -71,6 +71,8 @@ class Consortium:
             options = ["--features", str(file), "--id", up.id if up else "id", "--name", name]
             options += ["--certificate", f"{own}.crt", "--key", f"{own}.key", "--ca", str(keys / "ca.crt")]
             options += ["--folder", str(self.folder / own.name)]
+            if self._run.config.data.aligned:
+                options.append("--aligned")
             self._start(name, [*command, "join", address, *options])
         return self
 

@@ -37,16 +37,19 @@ class Joining:
         folder: Path | None = None,
         patience: float | None = None,
         predict: Path | None = None,
+        aligned: bool = False,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
             raise InputError(f"the address of the server is HOST:PORT, a port from 1 to 65535; received {address!r}")
         self._address, self._patience = address, patience
+        if aligned and predict is not None:
+            raise InputError("new rows are always aligned: leave out --aligned")
         if (features is None) == (predict is None):
             raise InputError("name the file of your columns with --features, or new rows with --predict")
         self._features, self._predict, self._id_column = features, predict, id_column
         self._columns = None if columns is None else tuple(columns)
-        self._name, self._folder = name, folder
+        self._name, self._folder, self._is_aligned = name, folder, aligned
         self._credentials: Credentials | None = None
         self.results: list[Path] = []
 
@@ -111,7 +114,7 @@ class Joining:
         if self._predict is not None:
             return NewRowsMember(self.name, self._predict, self._id_column, folder, on_event)
         file = ClientFile(self._features or Path(), self._id_column, self._columns)
-        return Member(self.name, file, folder, on_event=on_event)
+        return Member(self.name, file, folder, aligned=self._is_aligned, on_event=on_event)
 
 
 def find_certificate(folder: Path) -> Path:

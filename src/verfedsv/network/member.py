@@ -37,7 +37,7 @@ from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.terms import client_of
-from verfedsv.texts import listed
+from verfedsv.texts import count, listed
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _MOST_VERSIONS = 20
@@ -52,7 +52,9 @@ _ALIGNMENT = get_args(net.AlignmentRequest)
 class Member:
     """A client of a training over a network, with its features in a file.
 
-    `folder` is its own, and locked while the member is open. `on_event` is told in words what happens.
+    `folder` is its own, and locked while the member is open. With `aligned`, its owner says that the file has
+    the same rows as those of the others, in the same order; without, no row is used before ids were aligned. `on_event`
+    is told in words what happens.
     """
 
     def __init__(
@@ -61,9 +63,11 @@ class Member:
         file: ClientFile,
         folder: Path,
         *,
+        aligned: bool = False,
         on_event: Callable[[str], None] = lambda text: None,  # noqa: ARG005
     ) -> None:
         self.name, self.folder, self._file, self._on_event = name, folder, file, on_event
+        self._is_aligned = aligned
         self._source = read_source(file, None)
         self._lock = lock_folder(folder)
         self._clear_alignment()
@@ -168,11 +172,11 @@ class Member:
         if self._begin is not None and self._begin.start == message.start:
             return
         self._client = self._build(message)
+        self._on_event(_describe(message))
         # What takes time once, takes it now, and not in the first round.
         self._client.answer(Predict(self.name, 0, 0, np.arange(min(len(message.samples), _FEW))))
         self._journal.begin(message)
         self._begin, self._reached, self.n_planned, self.n_steps = message, 0, message.n_planned, 0
-        self._on_event(f"training of {message.n_planned:,} rounds on {len(message.samples):,} samples")
 
     def _build(self, message: net.Begin) -> Client:
         rows, learning = self._rows(message.samples), message.learning
@@ -193,6 +197,11 @@ class Member:
 
     def _rows(self, samples: Any) -> Any:
         """Return the rows of the file that hold these samples of those that were aligned."""
+        if self._aligned is None and not self._is_aligned:
+            raise InputError(
+                "its ids were never aligned with those of the others, so the server would get embeddings of all its "
+                "rows. If all files have the same rows in the same order, join with --aligned"
+            )
         known = np.arange(len(self._ids)) if self._aligned is None else self._aligned.rows
         if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
             raise InputError("the samples of a training must be a list of whole numbers")
@@ -265,6 +274,16 @@ class Member:
         path = self.folder / "model.npz"
         write_whole(path, ClientModel.read(newest, self.name).to_bytes())
         return path
+
+
+def _describe(begin: net.Begin) -> str:
+    """Return what a training is to do, and what of each sample it shows the server."""
+    learning = begin.learning
+    model = learning.model + (f" of {learning.hidden:,} units" if learning.model == "perceptron" else "")
+    return (
+        f"training of {count(begin.n_planned, 'round')} on {count(len(begin.samples), 'sample')}, model {model}, rate "
+        f"{learning.rate:g}; the server gets {count(learning.width, 'number')} for each sample"
+    )
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

@@ -95,7 +95,7 @@ class Begin(Message):
     n_planned: int
 
 
-DELIVERED = "value.json", "extract.json", "statement.json"
+DELIVERED = "value.json", "uploads.extract", "statement.json"
 """The files that a client may get."""
 
 
