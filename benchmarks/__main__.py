@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
 
@@ -76,6 +77,14 @@ def _valuation() -> Found:
     return Found({"valuing": text}, ratios)
 
 
+def _cluster() -> Found | None:
+    if find_spec("distributed") is None:
+        return None
+    from benchmarks import cluster
+
+    return Found({"cluster": cluster.run()})
+
+
 def _heads() -> Found:
     from benchmarks import heads
 
@@ -130,6 +139,7 @@ SECTIONS: Mapping[str, Callable[[], Found | None]] = {
     "recording": _recording,
     "completion": _completion,
     "valuation": _valuation,
+    "cluster": _cluster,
     "heads": _heads,
     "alignment": _alignment,
     "network": _network,

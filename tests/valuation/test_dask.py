@@ -1,14 +1,23 @@
 """Runs are valued by the processes of a real Dask cluster, also if one of them is killed, or the driver."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+import numpy as np
 import pytest
 
+from tests.cli.inprocess import call
 from tests.trainings import train
 from tests.valuation.test_partitioned import assert_same
 from verfedsv import value
 from verfedsv.valuation import completed, partitioned
+from verfedsv.valuation.scratch import FOLDER
 
 distributed = pytest.importorskip("distributed")
 
@@ -17,7 +26,7 @@ distributed = pytest.importorskip("distributed")
 def cluster():
     """Return two workers, each a process."""
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
     ) as made:
         yield made
 
@@ -51,3 +60,52 @@ def test_other_processes_give_the_same_numbers(run):
     folder, expected = run
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
         assert_same(value(folder, rank=2, executor=processes, memory="1GB"), expected)
+
+
+def test_workers_that_are_killed_change_nothing(cluster, run):
+    """One dies while pieces are merged, another while clients are completed: their tasks are repeated."""
+    folder, expected = run
+    kills = [5, 18]
+    with distributed.Client(cluster) as client:
+
+        def kill(done, _total):
+            if kills and done >= kills[0]:
+                kills.pop(0)
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+
+        assert_same(value(folder, rank=2, executor=client.get_executor(), progress=kill), expected)
+    assert not kills
+
+
+def test_a_driver_that_was_killed_is_continued(run):
+    """Another process goes on with its pieces and fits."""
+    folder, _ = run
+    code = "import sys, verfedsv; from verfedsv.valuation import partitioned; partitioned.MAX_SWEEPS = 3; "
+    code += "verfedsv.value(sys.argv[1], memory='1GB')"
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)]) as driver:  # noqa: S603  # our own code
+        while not (folder / FOLDER / "fit-0-1.npz").exists():
+            assert driver.poll() is None
+            time.sleep(0.005)
+        driver.kill()
+    pieces = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("piece-*")}
+    assert pieces
+
+    def check(_done, _total):
+        if (folder / FOLDER).exists():
+            assert {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("piece-*")} == pieces
+
+    assert_same(value(folder, memory="1GB", resume=True, progress=check), value(folder))
+
+
+def test_the_command_uses_a_cluster(cluster, run, monkeypatch):
+    """With the address of a scheduler; if there is none, or it has no workers, it says what to start."""
+    folder, expected = run
+    done = call("value", folder, "--dask", cluster.scheduler_address, "--rank", 2, "--json")
+    np.testing.assert_array_equal(json.loads(done.stdout)["values"], expected.values)
+    monkeypatch.setattr("verfedsv.cli.cluster.PATIENCE", "0.5s")
+    done = call("value", folder, "--dask", "tcp://127.0.0.1:9")
+    assert done.returncode == 2
+    assert "no Dask scheduler answers at 'tcp://127.0.0.1:9'" in done.stderr
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as empty:
+        done = call("value", folder, "--dask", empty.scheduler_address)
+    assert "has no workers; start some with 'dask worker tcp://" in " ".join(done.stderr.split())
