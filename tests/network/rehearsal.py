@@ -158,7 +158,8 @@ class Rehearsal(Consortium):
         n_killed = 0
         while True:
             try:
-                assert not self.serve(tap)
+                missed = self.serve(tap)
+                assert not missed, (self.log[-6:], [party.log[-4:] for party in self.parties.values()])
             except Killed:
                 n_killed += 1
             else:

@@ -361,6 +361,39 @@ def test_a_round_without_a_client_is_not_repeated(tmp_path):
     assert audit(whole.run).passes
 
 
+@pytest.mark.parametrize("is_aligned", [True, False], ids=["stated", "matched"])
+def test_a_restarted_server_goes_on_without_a_client(tmp_path, is_aligned):
+    """As before it was killed, after the deadline; the client catches up when it is back."""
+    data = {"aligned": is_aligned}
+    whole = Rehearsal(tmp_path, training=SHORT, data=data, server={"deadline": 0.5, "if_missing": "continue"})
+    whole.join("telco")
+    whole.join("shop", tap=killed_at_round(8), on_killed=lambda: wait_until(lambda: "gone on" in done, 60))
+
+    def tap(messages):
+        number = messages[0].round if isinstance(messages[0], Embed) else 0
+        if number == 15 and "killed" not in done:
+            done.append("killed")
+            raise Killed
+        if number == 18:
+            done.append("gone on")
+        if number == 22:
+            wait_until(lambda: "shop" in whole.hub.connected(), 60)  # back before the end
+
+    done = []
+    assert whole.serve_again(tap) == 1
+    whole.wait_for_parties()
+    absent = [number for number, stamp in enumerate(stamps_of(whole), 1) if stamp[3]]
+    assert {*range(8, 18)} <= {*absent}
+    assert max(absent) < 23
+    assert "'shop' is not there; the training goes on without it until it is back" in whole.log
+    whole.check_uploads(is_repeated=False)
+    assert audit(whole.run).passes
+
+
+def stamps_of(whole):
+    return [record for record in whole.records() if record[0] == "Stamp"]
+
+
 def once_at(tap):
     """Return a tap that raises only once."""
     raised = []

@@ -55,6 +55,9 @@ class Training:
     With `defers_steps`, gradients travel with the client's next upload, or are sent before it is asked for anything
     else: a round is one exchange, not two. A client that is absent from that upload does not take the step.
 
+    Clients that are `away` as a training continues need not restore their checkpoints for it to go on: they do when
+    they are back, as `on_missing` has to see to.
+
     With `is_there`, which says whether a client can be reached, nobody waits for another: evaluations leave out clients
     that are away, checkpoints are written when all are there, and only a client's own steps wait for it.
     """
@@ -67,6 +70,7 @@ class Training:
     on_missing: Callable[[Request], None] = lambda request: None  # noqa: ARG005
     is_there: Callable[[str], bool] | None = None
     defers_steps: bool = False
+    away: Collection[str] = ()
     _steps: dict[str, Gradients] = field(default_factory=dict, init=False, repr=False)  # that were deferred
     _is_over: Event = field(default_factory=Event, init=False, repr=False)
     _turns: dict[str, Lock] = field(default_factory=dict, init=False, repr=False)
@@ -224,7 +228,7 @@ class Training:
         self._steps.clear()
         if kept is not None:
             answered = self._ask(self.server.request_restores())
-            if missing := set(self.server.present) - set(answered):
+            if missing := set(self.server.present) - set(answered) - {*self.away}:
                 raise InputError(f"training cannot continue: no valid answer from {', '.join(sorted(missing))}")
         return kept
 

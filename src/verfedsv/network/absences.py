@@ -22,6 +22,9 @@ class Absences:
 
     def miss(self, request: Request) -> None:
         """Go on without a client that did not answer in time, or raise MissingClientError."""
+        if isinstance(request, Restore) and self._hub.has_missed(request.client):
+            self._hub.catch_up_later(request.client, request)
+            return
         waited = f"{request.client!r} did not answer in round {request.round:,} within {self._section.deadline:g} s"
         if self._section.if_missing == "stop":
             raise MissingClientError(

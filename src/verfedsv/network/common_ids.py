@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -15,10 +16,14 @@ import numpy as np
 from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
 from verfedsv.data.ids import Ids
 from verfedsv.errors import InputError, MissingClientError
+from verfedsv.files import remove_unfinished
 from verfedsv.network.aligning import RemoteParty, check_room
 from verfedsv.network.hub import Hub, ask_one
 
 _ALIGNED = "aligned"
+
+_SCRATCH = ("tmp", "verfedsv-alignment-")
+"""How the names of folders begin that an alignment makes for a while."""
 
 _MOST_IDS, _MOST_TIMES = 20_000_000, 100
 """How many ids a client may have, or how many times those of the label owner, if that is more: an alignment takes 40
@@ -175,3 +180,11 @@ class CommonIds:
             with suppress(MissingClientError):
                 return ask_one(self._hub, message, _STEP)
         raise MissingClientError(f"{message.client!r} did not answer within {SETTLING:g} seconds")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a killed server left in its private folder: unfinished files, and those of an alignment."""
+    remove_unfinished(folder)
+    for path in folder.iterdir():
+        if path.is_dir() and path.name.startswith(_SCRATCH):
+            shutil.rmtree(path, ignore_errors=True)

@@ -6,6 +6,7 @@ thread. Each client has a seat, which outlives its connections (`sessions`).
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
@@ -18,7 +19,7 @@ import grpc
 from verfedsv._version import __version__
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import Client
-from verfedsv.federation.messages import Answer, Message, Refusal, Request
+from verfedsv.federation.messages import Answer, Done, Message, Refusal, Request
 from verfedsv.network.events import Event, Sparing
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.listening import Listener, certificate_of
@@ -26,7 +27,7 @@ from verfedsv.network.messages import PROTOCOL, Begin, End, Hello, Welcome
 from verfedsv.network.reception import Reception, Refused
 from verfedsv.network.seats import Inbox, Seat
 from verfedsv.network.sessions import Session
-from verfedsv.network.wire import frames, to_bytes
+from verfedsv.network.wire import Assembly, answer_from_bytes, frames, next_message, to_bytes
 from verfedsv.texts import shortened
 
 _ROOM = 1 << 18
@@ -34,6 +35,9 @@ _ROOM = 1 << 18
 
 _LAST_WORDS = 5.0
 """Seconds that answers may still take once all is to stop."""
+
+_CATCHING_UP = 120.0
+"""Seconds that a client has for each message that it has missed."""
 
 _STEP = 0.2
 """Seconds that a thread waits at a time, so that Ctrl-C reaches it."""
@@ -120,6 +124,15 @@ class Hub:
         is_new, seat.is_written_off = not seat.is_written_off, True
         return is_new
 
+    def catch_up_later(self, name: str, request: Any) -> None:
+        """Let a client that is away carry out a request when it is back, before any other; nobody waits for it."""
+        self._seats[name].missed.append(request)
+        self.write_off(name)
+
+    def has_missed(self, name: str) -> bool:
+        """Return whether a client has something to catch up with."""
+        return bool(self._seats[name].missed)
+
     def disconnect(self, name: str, reason: str, end: End | None = None) -> None:
         """Close the connection of a client, after an `end` if there is one; it may come back."""
         self._listener.await_here(self._disconnect(name, reason, end))
@@ -192,14 +205,30 @@ class Hub:
             certificate = certificate_of(context)
             name = self._reception.identify(certificate)
             hello = await self._reception.greet(name, incoming)
-            if hello.purpose == "check":
-                for frame in frames(to_bytes(self._welcome(hello.name))):
-                    await context.write(frame)
-            else:
+            await _write(context, self._welcome(hello.name))
+            if hello.purpose != "check":
+                await self._catch_up(hello, incoming, context)
                 await self._serve(hello, certificate, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
             await context.abort(refused.code, refused.told)
+
+    async def _catch_up(self, hello: Hello, incoming: AsyncIterator[bytes], context: Any) -> None:
+        """Let a client that was away do what it has missed; raise Refused if it cannot."""
+        missed = self._seats[hello.name].missed
+        while missed:
+            request = missed[0]
+            await _write(context, request)
+            try:
+                content = await asyncio.wait_for(next_message(incoming, Assembly(self.limit(request))), _CATCHING_UP)
+                answer: Any = answer_from_bytes(content or b"", hello.name)
+            except (InputError, TimeoutError) as error:
+                raise Refused(grpc.StatusCode.INVALID_ARGUMENT, f"no answer to what it has missed: {error}") from None
+            if not isinstance(answer, Done) or answer.sequence != request.sequence:
+                why = shortened(answer.reason, 1000) if isinstance(answer, Refusal) else "another answer"
+                raise Refused(grpc.StatusCode.FAILED_PRECONDITION, f"it cannot catch up with the training: {why}")
+            missed.pop(0)
+        self._reception.check_free(hello)  # another process of it may be here by now
 
     async def _serve(
         self, hello: Hello, certificate: bytes | None, incoming: AsyncIterator[bytes], context: Any
@@ -210,7 +239,6 @@ class Hub:
         if seat.session is not None:
             seat.session.end("it connected again")
         seat.session, seat.is_written_off = session, False
-        session.say(self._welcome(name))
         if seat.answer is None:
             self._ask(seat)
         self._on_event(Event("joined", name, f"from {context.peer()}"))
@@ -242,6 +270,11 @@ class Hub:
     def _notify(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+async def _write(context: Any, message: Message) -> None:
+    for frame in frames(to_bytes(message)):
+        await context.write(frame)
 
 
 def ask_one(hub: Hub, message: Any, timeout: float) -> Any:

@@ -83,7 +83,8 @@ class Reception:
             raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"{stated!r} is not a client of this consortium")
         hello.client = hello.name
         if hello.purpose != "check":
-            self._check_free(hello, stated)
+            self.check_free(hello)
+            self._check_place(hello)
         return hello
 
     @contextlib.contextmanager
@@ -111,10 +112,14 @@ class Reception:
                 return hello
         raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be Hello")
 
-    def _check_free(self, hello: Hello, stated: str) -> None:
-        """Raise Refused if another process of the client is connected, or it cannot take part."""
+    def check_free(self, hello: Hello) -> None:
+        """Raise Refused if another process of the client is connected."""
         if self._live(hello.name) not in (None, hello.session):
-            raise Refused(grpc.StatusCode.ALREADY_EXISTS, f"{stated!r} is connected already, from another process")
+            reason = f"{hello.name!r} is connected already, from another process"
+            raise Refused(grpc.StatusCode.ALREADY_EXISTS, reason)
+
+    def _check_place(self, hello: Hello) -> None:
+        """Raise Refused if the client cannot take part."""
         try:
             self._accept(hello)
         except InputError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from verfedsv.federation.messages import Answer, Embed, Gradients, Refusal, Request, Restore, Save
 from verfedsv.network.sessions import Session
@@ -47,6 +48,7 @@ class Seat:
     waiting: Inbox | None = None
     reached: int = 0  # the number of the last answered message that the client had to journal
     is_written_off: bool = False
+    missed: list[Any] = field(default_factory=list)  # what a client that was away has to do before anything else
 
     def awaits(self, answer: Answer) -> bool:
         """Return whether this is the first answer to the last request."""

@@ -7,7 +7,6 @@ auditors may get, there is a private one (`private` in [server]) with what nobod
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,16 +24,15 @@ from verfedsv.federation import AsynchronousSchedule, Rate, Training
 from verfedsv.federation.checkpoints import client_file
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
-from verfedsv.files import remove_unfinished
 from verfedsv.network.absences import Absences
-from verfedsv.network.common_ids import SETTLING, CommonIds
+from verfedsv.network.common_ids import SETTLING, CommonIds, remove_leftovers
 from verfedsv.network.delivery import Delivery, files_for, signed_statement
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.label_file import LabelFile
 from verfedsv.network.locking import lock_folder
-from verfedsv.network.messages import End, Hello, Learning
+from verfedsv.network.messages import End, Hello
 from verfedsv.network.server_keys import admission_of, listening_at
 from verfedsv.network.terms import begin_all, client_of, learning_of
 from verfedsv.network.tls_keys import Passphrase
@@ -45,8 +43,6 @@ from verfedsv.runs.models import build_head, weigh_classes
 from verfedsv.texts import printable, shortened
 
 _DELIVERED = "delivered.json"
-_SCRATCH = ("tmp", "verfedsv-alignment-")
-"""How the names of folders begin that an alignment makes for a while."""
 
 
 class NetworkRun(Run):
@@ -70,7 +66,7 @@ class NetworkRun(Run):
         self.server_section: ServerSection = config.server
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.check: Callable[[], None] = lambda: None
-        self._start = ""
+        self._start, self._away = "", set[str]()
         self._known: Any = None
 
     def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
@@ -118,17 +114,10 @@ class NetworkRun(Run):
     def open(self, admit: Callable[[bytes | None], str | None], credentials: Handshakes | None) -> int:
         """Begin to listen; return the port."""
         self._lock = lock_folder(self.private)
-        self._remove_leftovers()
+        remove_leftovers(self.private)
         limit = partial(largest_answer, widths={}, n_samples=0)
         self.hub = Hub(self.others, admit, accept=self._accept, limit=limit, about=self._about(), on_event=self._report)
         return self.hub.start(self.server_section.address, credentials)
-
-    def _remove_leftovers(self) -> None:
-        """Delete what a killed server left in its private folder: unfinished files, and those of an alignment."""
-        remove_unfinished(self.private)
-        for path in self.private.iterdir():
-            if path.is_dir() and path.name.startswith(_SCRATCH):
-                shutil.rmtree(path, ignore_errors=True)
 
     def close(self, end: End) -> None:
         """Tell everybody that it is over, and why, and hang up."""
@@ -136,15 +125,29 @@ class NetworkRun(Run):
         self._lock.close()
 
     def gather(self, timeout: float | None, should_stop: Callable[[], bool]) -> set[str]:
-        """Wait for all clients; return those that are missing."""
-        return self.hub.wait_for_all(self.others, timeout, should_stop)
+        """Wait for all clients; return those that are missing.
+
+        A training that has begun, and goes on without clients (`if_missing`), waits for `deadline` seconds, and then
+        for one of them: the others catch up when they are back.
+        """
+        section = self.server_section
+        goes_on = self.purpose == "train" and self.is_begun and section.if_missing == "continue"
+        missing = self.hub.wait_for_all(self.others, section.deadline if goes_on else timeout, should_stop)
+        while goes_on and missing == {*self.others} and not should_stop():
+            missing = self.hub.wait_for_all(self.others, 1.0, should_stop)
+        if not goes_on or should_stop():
+            return missing
+        self._away = missing
+        for name in sorted(missing):
+            self.notify(f"{name!r} is not there; the training goes on without it until it is back")
+        return set()
 
     def _accept(self, hello: Hello) -> None:
         """Raise InputError unless a client that comes during the training still is where it was."""
         if hello.purpose != self.purpose:
             came = shortened(hello.purpose, 20)
             raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {came!r}")
-        if not self._start:
+        if not self._start or self.hub.has_missed(hello.name):
             return
         why = ""
         if hello.start != self._start:
@@ -192,7 +195,7 @@ class NetworkRun(Run):
             self._labels.owner,
             self._labels.ids,
             self.private,
-            self.others,
+            [name for name in self.others if name not in self._away],
             rule="stated" if self.config.data.aligned else "kept",
             notify=self.notify,
             check=self.check,
@@ -245,7 +248,9 @@ class NetworkRun(Run):
         checkpoint = self._files.checkpoints_path / client_file(0)
         local = [client_of(columns, data.is_test, terms[columns.name], checkpoint) for columns in data.clients]
         self.hub.local = {client.name: client for client in local}
-        self._begin({name: terms[name] for name in self.others})
+        others = {name: terms[name] for name in self.others}
+        samples, deadline, self._start = self._known.astype(np.int64), self.server_section.deadline, ""
+        self._start = begin_all(self.hub, data, samples, others, self.roster.n_rounds, deadline, self._away)
         absences = Absences(self.hub, self.server_section, self._files.checkpoints_path, self.notify)
         return Training(
             server,
@@ -256,16 +261,11 @@ class NetworkRun(Run):
             on_missing=absences.miss,
             is_there=None if section.is_repeatable else self.hub.is_there,
             defers_steps=True,
+            away=self._away,
         )
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
         """Do nothing: every client has embedded samples before it said that it can begin."""
-
-    def _begin(self, terms: dict[str, Learning]) -> None:
-        """Let all clients on other machines begin the training with new models."""
-        data, self._start = self.data, ""
-        samples, n_planned = self._known.astype(np.int64), self.roster.n_rounds
-        self._start = begin_all(self.hub, data, samples, terms, n_planned, self.server_section.deadline)
 
     # The end
 

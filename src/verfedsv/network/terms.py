@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -53,17 +54,25 @@ def client_of(data: ClientData, is_test: NDArray[np.bool_], learning: Learning, 
 
 
 def begin_all(
-    hub: Hub, data: VerticalData, samples: Array, terms: dict[str, Learning], n_planned: int, deadline: float
+    hub: Hub,
+    data: VerticalData,
+    samples: Array,
+    terms: dict[str, Learning],
+    n_planned: int,
+    deadline: float,
+    away: Collection[str] = (),
 ) -> str:
     """Let clients begin a training with new models; return its name.
 
     `samples` are those of the aligned samples that are used. Raises InputError if one refuses, MissingClientError if
-    one does not begin within `deadline` seconds.
+    one does not begin within `deadline` seconds. Those that are `away`, and still are, begin when they are back.
     """
     start, is_test = secrets.token_hex(16), data.is_test.astype(np.uint8)
-    requests = [Begin(name, 0, 1, start, samples, is_test, own, n_planned) for name, own in terms.items()]
-    found = {answer.client: answer for answer in hub.exchange(requests, deadline)}  # type: ignore[arg-type]
-    for name in terms:
+    begin = {name: Begin(name, 0, 1, start, samples, is_test, own, n_planned) for name, own in terms.items()}
+    for name in [name for name in away if not hub.is_there(name)]:
+        hub.catch_up_later(name, begin.pop(name))
+    found = {answer.client: answer for answer in hub.exchange([*begin.values()], deadline)}  # type: ignore[list-item]
+    for name in begin:
         answer = found.get(name)
         if isinstance(answer, Refusal):
             raise InputError(f"{name!r} cannot begin: {shortened(answer.reason, 1000)}")
