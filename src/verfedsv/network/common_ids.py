@@ -13,7 +13,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from verfedsv.alignment import Aligned, Alignment, Party, align, aligned_checksum, read_aligned, write_aligned
+from verfedsv.alignment import (
+    Aligned,
+    Alignment,
+    Participant,
+    Party,
+    align,
+    aligned_checksum,
+    read_aligned,
+    write_aligned,
+)
 from verfedsv.data.ids import Ids
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.files import remove_unfinished
@@ -112,7 +121,7 @@ class CommonIds:
                 write_aligned(self._folder / _ALIGNED, self.aligned, self.party.ids)
 
     def _align(self, parties: Iterable[RemoteParty], progress: Callable[[int, int], None] | None) -> Aligned:
-        everybody = [self.party, *parties]
+        everybody: list[Participant] = [self.party, *parties]
         try:
             found = align(everybody, folder=self._folder, progress=progress, check_sizes=self._check_sizes)
         except OSError as error:

@@ -254,7 +254,7 @@ class Member:
         folder, first = self.folder / RECEIVED, PurePath(message.name)
         folder.mkdir(exist_ok=True)
         others = (f"{first.stem}-{number}{first.suffix}" for number in range(2, _MOST_VERSIONS + 1))
-        for path in (folder / each for each in (first, *others)):
+        for path in (folder / each for each in (first.name, *others)):
             if not path.exists():
                 write_whole(path, message.content, overwrite=False)
                 if path.name != message.name:
