@@ -115,3 +115,26 @@ def test_valuation_of_clients_with_and_without_gaps_keeps_to_its_formula(tmp_pat
     replayed = 8 * (n_clients + 1) * n_samples * n_classes + 2 * (8 + 8 * n_classes) * 2**22 // n_classes
     file = 8 * (n_samples * n_rounds + n_clients * n_observations) * (n_classes + 0.5)
     assert grown <= completed + replayed + file + 60_000_000
+
+
+IN_PIECES = """
+import resource, sys
+import verfedsv
+from verfedsv.valuation import partitioned
+
+partitioned.MAX_SWEEPS = 3
+verfedsv.value(sys.argv[1], "closed-form", rank=3, memory=int(sys.argv[2]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+"""
+
+
+@pytest.mark.slow
+def test_a_training_in_pieces_keeps_to_its_memory(tmp_path):
+    """Uploads of 448 MB are valued by a process of 420 MB, most of which are the interpreter and the libraries."""
+    memory, size = 420_000_000, (4, 400_000, 3, 100, 40_000)
+    command = [sys.executable, "-c", RECORD, str(tmp_path), "synchronous", *map(str, size)]
+    subprocess.run(command, check=True)  # noqa: S603  # our own script
+    command = [sys.executable, "-c", IN_PIECES, str(tmp_path), str(memory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert int(done.stdout) <= memory
+    assert sum(file.stat().st_size for file in tmp_path.glob("uploads-*")) > memory
