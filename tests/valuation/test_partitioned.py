@@ -1,11 +1,13 @@
 """Trainings cut into pieces on disk have the values of those in memory, to the last bit, and can be interrupted."""
 
 import pickle
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
+from tests import stores
 from tests.trainings import train
 from tests.valuation.small_trainings import small_training
 from tests.valuation.test_values import Asynchronous, SerialExecutor
@@ -247,3 +249,16 @@ def test_tasks_keep_to_their_memory(tmp_path):
     small = Partitioning(BASE + 10_000, tmp_path, resume=False, at_once=1)
     assert small.n_pieces(int(sizes.sum())) * 16 * small.of_task >= 5 * sizes.sum()
     assert cuts.edges[-1] == 300
+
+
+def test_workers_read_an_object_store(tmp_path):
+    """Other processes read a transcript in S3 themselves; the pieces need a folder, which has to be named."""
+    training = train(n_samples=90, batch=30, n_epochs=3)
+    with stores.serving() as store:
+        uri = store.uri("run")
+        training.record(uri).close()
+        expected = value(uri, rank=1)
+        with pytest.raises(InputError, match="is no folder to work in; choose a scratch folder"):
+            value(uri, memory="4GB")
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+            assert_same(value(uri, rank=1, executor=processes, scratch=tmp_path / "scratch"), expected)
