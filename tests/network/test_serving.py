@@ -11,7 +11,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.network.rehearsal import Killed, Rehearsal
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import Client
-from verfedsv.federation.messages import Embed, Restore, Save
+from verfedsv.federation.messages import Embed, Embeddings, Restore, Save
+from verfedsv.network.member import Member
+from verfedsv.report.reading import facts_of
+from verfedsv.runs.folder import RunFolder
+from verfedsv.valuation.verdict import judge
 from verfedsv.watch.server import Watch
 
 SHORT = {"rounds": 30, "evaluate_every": 5}
@@ -80,6 +84,28 @@ def test_a_training_whose_loss_rose_is_not_signed(tmp_path):
     assert not (whole.run / "statement.json").exists()
     received = tmp_path / "of-shop" / "received"
     assert sorted(path.name for path in received.iterdir()) == ["uploads.extract", "value.json"]
+
+
+def test_a_client_that_uploads_the_labels_is_doubted(tmp_path, monkeypatch):
+    """It has no data of use, and answers evaluations by its columns: these contradict what it uploaded."""
+    whole, answer = Rehearsal(tmp_path, training={"rounds": 3, "batch_size": 240, "evaluate_every": 1}), Member.answer
+
+    def memorise(self, message):
+        found = answer(self, message)
+        if self.name == "shop" and isinstance(found, Embeddings):
+            found.embeddings[:, 0] = 6.0 * (2.0 * labels[message.samples] - 1)
+        return found
+
+    for patch, kinds in ((answer, set()), (memorise, {"evaluation"})):
+        monkeypatch.setattr(Member, "answer", patch)
+        whole.join()
+        assert not whole.serve()
+        whole.wait_for_parties()
+        folder = RunFolder(whole.run)
+        labels = folder.open().labels
+        verdict = judge(folder.read_valuation(), facts_of(folder, folder.open()))
+        assert {reason.kind for reason in verdict.reasons if reason.weight == "doubt"} == kinds
+        whole = Rehearsal(tmp_path / "again", training={"rounds": 3, "batch_size": 240, "evaluate_every": 1})
 
 
 def test_a_refused_step_ends_a_training_that_waits_for_all(tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ def test_a_sound_valuation_has_no_reasons():
         ({"clients": ["bank", "b\u0430nk"]}, "doubtful", "names"),
         ({"run": RunFacts(n_planned=9)}, "doubtful", "extent"),
         ({"run": RunFacts(is_running=True)}, "doubtful", "extent"),
+        ({"run": RunFacts(evaluated=0.6)}, "doubtful", "evaluation"),
         ({"run": RunFacts(faults=("Part of the record was lost.",))}, "doubtful", "record"),
         ({"run": RunFacts(notes=("a column gives the label away",))}, "sound", "data"),
         ({"tolerance_met": False}, "sound", "tolerance"),
@@ -63,6 +64,20 @@ def test_shares_may_be_above_one():
     """A client that does some harm leaves others a share above 100 %; only beyond 200 % is it a reason."""
     assert kinds(judged(values=[0.3, -0.14])) == []
     assert kinds(judged(values=[0.3, -0.16])) == ["cancel"]
+
+
+def test_evaluations_confirm_half_of_what_was_recorded():
+    """Predictions are those of a later step, or of an earlier one; other embeddings are needed for less than half."""
+    start, end = judged_books(losses := np.array([0.8, 0.5, 0.3, 0.2, 0.2]))
+    for evaluated, is_said in ((0.1, False), (0.49, False), (0.51, True), (0.9, True), (np.inf, True), (None, False)):
+        assert ("evaluation" in kinds(judged(RunFacts(evaluated=evaluated), losses=losses))) == is_said
+    assert (start, end) == (0.8, 0.2)
+    assert "evaluation" not in kinds(judged(RunFacts(evaluated=0.9), losses=losses[::-1]))
+
+
+def judged_books(losses):
+    books = make_valuation(**SOUND, losses=losses).books
+    return books.start, books.end
 
 
 def test_a_loss_that_wavers_did_not_rise_again():

@@ -116,12 +116,13 @@ def settle(
         name = (Path(run) if folder is None else folder.path).resolve().name
         about = {"run": name, "made": made, "signed": "no, this is a draft"}
         write_file(output, result.to_csv(about) if output.suffix.lower() == ".csv" else result.to_json())
-    print_reasons(cautions(result, valuation) if as_json else ())
+    evaluated = None if folder is None else folder.least_train_loss()
+    print_reasons(cautions(result, valuation, evaluated) if as_json else ())
     print_notes(*accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(result.to_json())
     else:
-        show(Console(), result, valuation)
+        show(Console(), result, valuation, evaluated)
 
 
 def _folder_of(run: str, *, trust_head: bool) -> RunFolder | None:
@@ -156,12 +157,12 @@ def _valuation_of(folder: RunFolder) -> Valuation:
     return stored
 
 
-def show(console: Console, result: Settlement, valuation: Valuation) -> None:
+def show(console: Console, result: Settlement, valuation: Valuation, evaluated: float | None = None) -> None:
     """Print reasons not to pay, the payouts with their sum, and how they were computed."""
-    summary, warned = summarise_settlement(result, valuation), cautions(result, valuation)
-    print_reasons(warned, console)
+    summary = summarise_settlement(result, valuation)
+    print_reasons(cautions(result, valuation, evaluated), console)
     console.print(to_rich(payouts(summary, "terminal"), console.width))
     console.print()
-    for line in summary.sentences[len(warned) :]:
+    for line in summary.sentences[len(cautions(result, valuation)) :]:
         console.print(line, highlight=False, markup=False)
     console.print("This is a draft: only what verfedsv statement signs is binding.", highlight=False)

@@ -68,7 +68,7 @@ def statement(
     signed = make_statement(folder, transcript, valuation, private, path, paid)
     write_file(path, signed.to_json().decode(), overwrite=False)
     accepted = describe_accepted(folder, valuation.settings) if accept_settings else []
-    print_reasons(cautions(signed.settlement or signed.basis, valuation))
+    print_reasons(cautions(signed.settlement or signed.basis, valuation, folder.least_train_loss()))
     print_notes(*accepted, *notes_of(folder, valuation))
     if as_json:
         print_text(signed.to_json().decode())

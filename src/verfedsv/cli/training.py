@@ -23,7 +23,7 @@ from verfedsv.runs import Run
 from verfedsv.runs.folder import RunFolder
 from verfedsv.texts import count, digits, number
 from verfedsv.valuation import Valuation
-from verfedsv.valuation.verdict import judge
+from verfedsv.valuation.verdict import RunFacts, judge
 
 
 def train_with_bar(
@@ -106,7 +106,7 @@ def carry_out(console: Console, run: Run, *, resume: bool = False) -> bool:
     trained = f"Training is complete: {run.again} values it"
     with explain_interrupt(console, f"stopped; {trained.lower()}."), explain_os_errors(run.folder, trained):
         result = stored or value_with_bar(console, run)
-    verdict = judge(result)
+    verdict = judge(result, RunFacts(evaluated=RunFolder(run.folder).least_train_loss()))
     show(console, result, verdict, _count_uploads(run) if run.roster.stays else None)
     longer = f" {run.how_to_train_longer}"
     notes = [f"{r.text}{longer if r.kind == 'falling' else ''}" for r in verdict.reasons if r.weight == "note"]

@@ -21,7 +21,7 @@ from verfedsv.cli.training import listed_measures, write_report
 from verfedsv.cli.valuing import show
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.runs.folder import RunFolder
-from verfedsv.valuation.verdict import judge
+from verfedsv.valuation.verdict import RunFacts, judge
 
 _STYLES = {"running": "green", "waiting": "yellow", "connected": "green", "done": "dim", "failed": "red"}
 _WIDTH = 30
@@ -70,7 +70,7 @@ def up(
     folder = RunFolder(run.folder)
     valuation = folder.valuation_of(folder.open())
     if valuation is not None:
-        show(console, valuation, judge(valuation))
+        show(console, valuation, judge(valuation, RunFacts(evaluated=folder.least_train_loss())))
     console.print(f"\nResults: {run.folder}", highlight=False, markup=False, soft_wrap=True)
     path = write_report(console, run.folder)
     if open_report and path is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Container
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from verfedsv.errors import InputError
 from verfedsv.files import find_links, read_whole
 from verfedsv.runs.config import Config
 from verfedsv.runs.extent import Extent, agreed_by, contradictions
-from verfedsv.runs.metrics import Patience, read_metrics
+from verfedsv.runs.metrics import Patience, least_train_loss, read_metrics
 from verfedsv.runs.reading import parse_config, read_text
 from verfedsv.settings import ValuationSettings
 from verfedsv.texts import count, shortened
@@ -206,6 +207,12 @@ class RunFolder:
         if not isinstance(found, list) or not all(isinstance(note, str) for note in found):
             raise InputError(f"{path} is damaged: it is not a list of sentences. {remedy}")
         return tuple(shortened(note, _LONGEST_NOTE) for note in found[:_MOST_NOTES])
+
+    def least_train_loss(self) -> float | None:
+        """Return the least training loss that the server measured, None if none can be read."""
+        with suppress(InputError):
+            return least_train_loss(self.metrics_path)
+        return None
 
     # Which valuation counts
 

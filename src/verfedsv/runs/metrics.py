@@ -95,6 +95,14 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return [figures for _, figures in _lines(path)] if path.exists() else []
 
 
+def least_train_loss(path: Path) -> float | None:
+    """Return the least training loss that was measured, None without any; raise InputError as `read_metrics` does."""
+    if not path.exists():
+        return None
+    losses = (figures["train_loss"] for _, figures in _lines(path))
+    return min((loss for loss in losses if not math.isnan(loss)), default=None)
+
+
 def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, float]]]:
     """Yield the lines of measurements, without their ends, and the figures in them."""
     try:

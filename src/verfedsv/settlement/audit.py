@@ -46,7 +46,7 @@ from verfedsv.transcript import Description, Transcript
 from verfedsv.transcript.locations import as_location
 from verfedsv.transcript.verification import Verified
 from verfedsv.valuation import Valuation, value
-from verfedsv.valuation.verdict import Reason
+from verfedsv.valuation.verdict import Reason, judge_evaluation
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _of_statement(path: Path, stated: Statement, run: RunFolder | None, options:
         if folder.hash_files(stated.content["files"], leave_out=path) != found:
             raise Difference("files were changed during the audit; audit a copy that nobody else can change")
     yield from check_payouts(stated)
-    yield from cautions(stated.settlement or stated.basis, again)
+    yield from cautions(stated.settlement or stated.basis, again, folder.least_train_loss())
 
 
 def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
@@ -213,7 +213,8 @@ def _of_run(folder: RunFolder, options: _Options) -> Iterator[Finding]:
     else:
         claim = Claim.of_file(written)
         yield from _judge_settings(claim, transcript.description, config, verified, options)
-        yield from _check_values(claim, transcript, written, options)
+        again = yield from _check_values(claim, transcript, written, options)
+        yield from judge_evaluation(again.books, folder.least_train_loss())
     yield (
         "without a statement nobody vouches for the head of the chain: rounds cut off at its end, a rewritten chain "
         "and changes in other files of the folder are not found"

@@ -39,9 +39,14 @@ def explain(result: Settlement, valuation: Valuation) -> list[str]:
     ]
 
 
-def cautions(paid_by: Settlement | Basis, valuation: Valuation | None = None) -> list[Reason]:
-    """Return what to check before paying: alarms and doubts; only the valuation itself shows everything."""
-    facts = RunFacts(paid_by.n_planned)
+def cautions(
+    paid_by: Settlement | Basis, valuation: Valuation | None = None, evaluated: float | None = None
+) -> list[Reason]:
+    """Return what to check before paying: alarms and doubts; only the valuation itself shows everything.
+
+    `evaluated` is the least training loss that the server measured, if the run is at hand.
+    """
+    facts = RunFacts(paid_by.n_planned, evaluated=evaluated)
     reasons = judge(paid_by, facts).reasons
     if valuation is not None:
         kinds = {reason.kind for reason in reasons}

@@ -24,6 +24,7 @@ together they reach the sum of the values. Otherwise, clients whose error is unk
 _LITTLE, _LEAST_ROUNDS = 0.02, 5
 _ROUNDING = 1e-9
 _LARGEST_SHARE = 2.0
+_LEAST_CONFIRMED = 0.5
 _WEIGHTS: tuple[Weight, ...] = "alarm", "doubt", "note"
 
 
@@ -76,12 +77,14 @@ class RunFacts(NamedTuple):
     """Facts on the run that was valued: the number of rounds planned, if known, and whether it is still running.
 
     `faults` are sentences on what is wrong with its record; `notes` are clauses it recorded on data and training.
+    `evaluated` is the least training loss that the server measured itself, if it did.
     """
 
     n_planned: int | None = None
     is_running: bool = False
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    evaluated: float | None = None
 
 
 NO_FACTS = RunFacts()
@@ -94,6 +97,7 @@ def judge(valued: Valued, run: RunFacts = NO_FACTS) -> Verdict:
         *(_judge_balance(valued) if isinstance(valued, Valuation) else ()),
         *_judge_errors(valued),
         *_judge_extent(valued.n_rounds, run),
+        *judge_evaluation(valued.books, run.evaluated),
         *map(_judge_fault, run.faults),
         *(Reason("doubt", "names", text, "names of clients are misleading") for text in misleading(valued.clients)),
         *(_judge_training(valued) if isinstance(valued, Valuation) else ()),
@@ -142,6 +146,24 @@ def _judge_books(valued: Valued) -> Iterator[Reason]:
                 "the clients depend on it."
             )
         yield Reason("doubt", "server", text, "the server's own part did more than the clients")
+
+
+def judge_evaluation(books: Books, evaluated: float | None) -> Iterator[Reason]:
+    """Yield a doubt if the least training loss that the server measured fell by less than half of what was recorded.
+
+    Uploads come in rounds, and predictions for the measurements: a client may answer the first with what it knows of
+    the labels, and the second by its columns. In 100 honest trainings, the measured decrease was 0.91 to 1.04 of the
+    recorded one.
+    """
+    if evaluated is None or books.start <= books.end:
+        return
+    if books.start - evaluated < _LEAST_CONFIRMED * (books.start - books.end):
+        text = (
+            f"The server's own evaluations contradict what was recorded: by the uploads the loss fell from "
+            f"{books.start:.4g} to {books.end:.4g}, and by the predictions that clients sent for the same samples, to "
+            f"{evaluated:.4g} at best. A client may have uploaded embeddings that do not come from its columns."
+        )
+        yield Reason("doubt", "evaluation", text, "the server's own evaluations contradict what was recorded")
 
 
 def _changed(decrease: float) -> str:
