@@ -80,7 +80,7 @@ def attend(address: str, keys: Path, name: str) -> None:
     """Be a client, in a process of its own."""
     own = read_credentials(keys / f"{name}.crt", keys / f"{name}.key", keys / "ca.crt", "client", passphrase=None)
     client = client_of(name)
-    hello = Hello(name, 0, 0, PROTOCOL, "0", name, f"of {name}", time.time(), "train", "", "")
+    hello = Hello(name, 0, 0, PROTOCOL, "0", name, f"of {name}", time.time(), "train", "", "", "")
     channel = grpc.ssl_channel_credentials(own.authorities, own.private_key, own.chain)
     Link(address, channel, lambda: hello, client.answer).run()
 

@@ -12,7 +12,7 @@ from tests.network.consortium import Consortium
 from tests.network.witness import account, digest, noting
 from verfedsv import Transcript
 from verfedsv.data.sources import ClientFile
-from verfedsv.errors import RefusedError
+from verfedsv.errors import InputError
 from verfedsv.network.delivery import FINISHED
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
@@ -88,7 +88,8 @@ class Party:
 
             try:
                 while True:
-                    link = Link(f"127.0.0.1:{self.port}", None, hello, tapped, on_event=self.log.append)
+                    options = {"on_event": self.log.append, "on_welcome": member.welcome}
+                    link = Link(f"127.0.0.1:{self.port}", None, hello, tapped, **options)
                     self.end = link.run()
                     if self.end.is_finished:
                         member.close()
@@ -97,7 +98,7 @@ class Party:
                 self.n_killed += 1
                 leave_behind(member.party)
                 self.on_killed()
-            except (RefusedError, OSError) as error:
+            except (InputError, OSError) as error:
                 self.error, self.first_error = error, self.first_error or error
                 self.ended.set()
                 return

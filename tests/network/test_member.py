@@ -12,7 +12,8 @@ from tests.network.consortium import write_csv
 from verfedsv.data.sources import ClientFile
 from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction, Refusal
 from verfedsv.network import messages as net
-from verfedsv.network.member import Member, newest_checkpoint
+from verfedsv.network.belonging import newest_checkpoint
+from verfedsv.network.member import Member
 
 LEARNING = net.Learning("linear", 32, 1, 0, 0.1, "constant", "sgd", 0.9, "standardise")
 
@@ -58,7 +59,7 @@ def begin(**changes):
         net.Deliver("telco", 0, 1, "..", b""),
         net.Deliver("telco", 0, 1, ".bashrc", b""),
         net.Deliver("telco", 0, 1, "statement-2.json", b""),
-        net.Welcome("telco", 0, 1, 1, "0", "telco", 0.0, ""),
+        net.Welcome("telco", 0, 1, 1, "0", "telco", 0.0, "", ""),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -532,7 +532,7 @@ def test_a_server_prints_why_it_refuses(tmp_path):
         stranger.send(hello_of("nobody\x1b[2J"))
         assert stranger.end()[0] == "PERMISSION_DENIED"
         stranger.close()
-        Link(f"127.0.0.1:{whole.port}", None, member.hello, answer).run()
+        Link(f"127.0.0.1:{whole.port}", None, member.hello, answer, on_welcome=member.welcome).run()
         assert {*whole.finish().values()} == {0}
     finally:
         whole.stop()

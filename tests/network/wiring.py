@@ -11,7 +11,7 @@ from verfedsv.network.messages import PROTOCOL, End, Hello
 def hello_of(name, **others):
     """Return the first message of a client."""
     fields = {"protocol": PROTOCOL, "version": "0", "name": name, "session": f"of {name}", "time": time.time()}
-    fields |= {"purpose": "train", "start": "", "alignment": ""}
+    fields |= {"purpose": "train", "start": "", "alignment": "", "training": ""}
     return Hello(name, 0, 0, **fields | others)
 
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
+from verfedsv.errors import InputError
 from verfedsv.network.authority import new_authority
+from verfedsv.network.belonging import training_of
 from verfedsv.network.requests import new_request, read_request
 from verfedsv.network.serving import NetworkRun
 
@@ -58,6 +60,7 @@ class Consortium:
     def __enter__(self) -> Self:
         keys = self.folder / "keys"
         names = self._run.others
+        self._check_folders()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         make_keys(keys, names)
         address = f"{_HOST}:{_free_port()}"
@@ -70,7 +73,7 @@ class Consortium:
             own = keys / file_name(names, name)
             options = ["--features", str(file), "--id", up.id if up else "id", "--name", name]
             options += ["--certificate", f"{own}.crt", "--key", f"{own}.key", "--ca", str(keys / "ca.crt")]
-            options += ["--folder", str(self.folder / own.name)]
+            options += ["--folder", str(self._folder_of(name))]
             if self._run.config.data.aligned:
                 options.append("--aligned")
             self._start(name, [*command, "join", address, *options])
@@ -90,6 +93,18 @@ class Consortium:
             for process in self._processes.values():
                 if process.poll() is None:
                     process.kill()
+
+    def _folder_of(self, name: str) -> Path:
+        return self.folder / file_name(self._run.others, name)
+
+    def _check_folders(self) -> None:
+        """Raise InputError if clients hold models of a run that is not in the folder of the run any more."""
+        held = {training_of(self._folder_of(name)) for name in self._run.others}
+        if held - {"", self._run.identity}:
+            raise InputError(
+                f"{self.folder} holds the models of clients of a run that is not in {self._run.folder}: put that back, "
+                f"or delete {self.folder} to begin anew"
+            )
 
     def _start(self, name: str, command: list[str]) -> None:
         # Clients share one machine, where threads of their matrix products wait for each other: with 4 clients on two

@@ -112,7 +112,7 @@ class FromClient(_message.Message):
     def __init__(self, round: _Optional[int] = ..., sequence: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., embeddings: _Optional[_Union[Embeddings, _Mapping]] = ..., prediction: _Optional[_Union[Prediction, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., points: _Optional[_Union[Points, _Mapping]] = ..., positions: _Optional[_Union[Positions, _Mapping]] = ..., checksum: _Optional[_Union[Checksum, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "version", "name", "session", "time", "purpose", "start", "alignment")
+    __slots__ = ("protocol", "version", "name", "session", "time", "purpose", "start", "alignment", "training")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class Hello(_message.Message):
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
@@ -129,21 +130,24 @@ class Hello(_message.Message):
     purpose: str
     start: str
     alignment: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., time: _Optional[float] = ..., purpose: _Optional[str] = ..., start: _Optional[str] = ..., alignment: _Optional[str] = ...) -> None: ...
+    training: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., session: _Optional[str] = ..., time: _Optional[float] = ..., purpose: _Optional[str] = ..., start: _Optional[str] = ..., alignment: _Optional[str] = ..., training: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "version", "name", "time", "about")
+    __slots__ = ("protocol", "version", "name", "time", "about", "training")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     ABOUT_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     version: str
     name: str
     time: float
     about: str
-    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., time: _Optional[float] = ..., about: _Optional[str] = ...) -> None: ...
+    training: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., name: _Optional[str] = ..., time: _Optional[float] = ..., about: _Optional[str] = ..., training: _Optional[str] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ("reason", "is_finished")

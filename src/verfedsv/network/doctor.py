@@ -117,7 +117,10 @@ def check_server(address: str, name: str, credentials: Credentials | None) -> It
             credentials.authorities, credentials.private_key, credentials.chain
         )
     hello = Hello(
-        name, 0, 0, PROTOCOL, __version__, name, secrets.token_hex(8), time.time(), "check", start="", alignment=""
+        *(name, 0, 0, PROTOCOL, __version__, name, secrets.token_hex(8), time.time(), "check"),
+        start="",
+        alignment="",
+        training="",
     )
     channel = (
         grpc.insecure_channel(address, CLIENT_OPTIONS)

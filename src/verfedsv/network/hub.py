@@ -49,7 +49,8 @@ class Hub:
     `admit` returns the name of a client from its certificate in PEM, None without TLS; it raises InputError with the
     reason if the client may not join. `clients` are the names of those that may, and `local` those that live in this
     process. `accept` is asked about each Hello, and raises InputError if the client cannot take part. `limit` returns
-    how many bytes the answer to a request may have. `on_event` is told who comes, goes and is refused.
+    how many bytes the answer to a request may have. `about` and `training` are for Welcome. `on_event` is told who
+    comes, goes and is refused.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class Hub:
         accept: Callable[[Hello], None] = lambda hello: None,  # noqa: ARG005
         limit: Callable[[Request], int] = lambda request: 1 << 26,  # noqa: ARG005
         about: str = "",
+        training: str = "",
         on_event: Callable[[Event], None] = lambda event: None,  # noqa: ARG005
     ) -> None:
         self.local = {client.name: client for client in local}
         self.clients = tuple(name for name in clients if name not in self.local)
-        self.limit, self._about = limit, about
+        self.limit, self._about, self._training = limit, about, training
         self._on_event = Sparing(on_event, (*self.clients, *self.local))
         self._reception = Reception(self.clients, admit, accept, self._live)
         self._listener = Listener(self._attend, len(self.clients), self._on_event)
@@ -261,7 +263,7 @@ class Hub:
         seat.take(answer)
 
     def _welcome(self, name: str) -> Welcome:
-        return Welcome(name, 0, 0, PROTOCOL, __version__, name, time.time(), self._about)
+        return Welcome(name, 0, 0, PROTOCOL, __version__, name, time.time(), self._about, self._training)
 
     def _live(self, name: str) -> str | None:
         session = self._seats[name].session

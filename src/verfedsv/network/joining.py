@@ -14,7 +14,7 @@ from verfedsv.errors import InputError
 from verfedsv.network.credentials import Credentials, read_credentials
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
-from verfedsv.network.messages import End
+from verfedsv.network.messages import End, Welcome
 from verfedsv.network.rows_member import NewRowsMember
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.texts import printable
@@ -83,6 +83,10 @@ class Joining:
             on_round(member.n_steps, member.n_planned)
             return result
 
+        def welcome(message: Welcome) -> None:
+            member.welcome(message)
+            on_event(f"connected to the {message.about}")
+
         channel = None
         if self._credentials is not None:
             own = self._credentials
@@ -94,7 +98,7 @@ class Joining:
             answer,  # type: ignore[arg-type]
             patience=self._patience,
             on_event=on_event,
-            on_welcome=lambda welcome: on_event(f"connected to the {welcome.about}"),
+            on_welcome=welcome,
         )
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:

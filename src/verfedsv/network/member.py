@@ -6,6 +6,7 @@ Its folder is private, and holds
     aligned                 which rows of the file are the common samples
     client-ROUND.npz        the model after a round, up to two of them
     journal                 what it was asked since
+    identity.txt            the name of the training
     received/               what the server sent at the end: values, its extract, the signed statement
     model.npz               the trained model, at the end
 """
@@ -34,10 +35,11 @@ from verfedsv.federation.messages import Answer, Done, Embed, Gradients, Predict
 from verfedsv.files import remove_unfinished, write_whole
 from verfedsv.network import messages as net
 from verfedsv.network.aligning import answer_for, check_room
+from verfedsv.network.belonging import enter_training, newest_checkpoint, training_of
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
-from verfedsv.network.terms import client_of
-from verfedsv.texts import count, listed
+from verfedsv.network.terms import client_of, describe_terms
+from verfedsv.texts import listed
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _MOST_VERSIONS = 20
@@ -70,16 +72,27 @@ class Member:
         self._is_aligned = aligned
         self._source = read_source(file, None)
         self._lock = lock_folder(folder)
+        try:
+            self._come_back()
+        except BaseException as error:
+            self._lock.close()
+            if isinstance(error, InputError) and training_of(folder):
+                raise InputError(f"{error}\nFor another training, name another folder: --folder OTHER") from None
+            raise
+
+    def _come_back(self) -> None:
+        """Be where the last process was that worked in the folder."""
+        folder = self.folder
         self._clear_alignment()
         for each in (folder, folder / RECEIVED):
             remove_unfinished(each)
-        self.party = Party(name, self._ids, folder / ALIGNMENT)
+        self.party = Party(self.name, self._ids, folder / ALIGNMENT)
         self._session = secrets.token_hex(16)
         self._client: Client | None = None
         self._begin: net.Begin | None = None
         self._reached = 0
         self._aligned = self._read_aligned()
-        self._journal = Journal(folder / "journal", name)
+        self._journal = Journal(folder / "journal", self.name)
         self.n_planned = self.n_steps = 0
         self.received: list[Path] = []
         self._recall()
@@ -107,7 +120,11 @@ class Member:
         start = "" if self._begin is None else self._begin.start
         checksum = "" if self._aligned is None else self._aligned.checksum
         about = self.name, 0, self._reached, net.PROTOCOL, __version__, self.name
-        return net.Hello(*about, self._session, time.time(), "train", start, checksum)
+        return net.Hello(*about, self._session, time.time(), "train", start, checksum, training_of(self.folder))
+
+    def welcome(self, message: net.Welcome) -> None:
+        """Take the server's first message; raise InputError if the folder holds the model of another training."""
+        enter_training(self.folder, message)
 
     def answer(self, message: Any) -> Any:
         """Do what a message asks for; if it comes again, return the same answer.
@@ -152,6 +169,11 @@ class Member:
         try:
             return read_aligned(path, self._ids)
         except InputError as error:
+            if newest_checkpoint(self.folder) is not None:
+                raise InputError(
+                    f"the model in {self.folder} was trained with other ids than those in {self._file.path}, or {path} "
+                    "is damaged: restore it"
+                ) from None
             self._on_event(f"{error}; ids are aligned again")
             return None
 
@@ -172,7 +194,7 @@ class Member:
         if self._begin is not None and self._begin.start == message.start:
             return
         self._client = self._build(message)
-        self._on_event(_describe(message))
+        self._on_event(describe_terms(message))
         # What takes time once, takes it now, and not in the first round.
         self._client.answer(Predict(self.name, 0, 0, np.arange(min(len(message.samples), _FEW))))
         self._journal.begin(message)
@@ -274,20 +296,3 @@ class Member:
         path = self.folder / "model.npz"
         write_whole(path, ClientModel.read(newest, self.name).to_bytes())
         return path
-
-
-def _describe(begin: net.Begin) -> str:
-    """Return what a training is to do, and what of each sample it shows the server."""
-    learning = begin.learning
-    model = learning.model + (f" of {learning.hidden:,} units" if learning.model == "perceptron" else "")
-    return (
-        f"training of {count(begin.n_planned, 'round')} on {count(len(begin.samples), 'sample')}, model {model}, rate "
-        f"{learning.rate:g}; the server gets {count(learning.width, 'number')} for each sample"
-    )
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint of the last round in a client's folder, None if there is none."""
-    rounds = [path.stem.rpartition("-")[2] for path in folder.glob(f"{client_file(0)}-*.npz")]
-    numbers = [int(each) for each in rounds if each.isdecimal()]
-    return path_of_round(folder / client_file(0), max(numbers)) if numbers else None

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from verfedsv.arrays import Array
 from verfedsv.federation.messages import Message
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of the protocol that this package speaks; parties with another one are refused."""
 
 
@@ -44,17 +44,19 @@ class Hello(Message):
     purpose: str
     start: str
     alignment: str
+    training: str
 
 
 @dataclass(eq=False, slots=True)
 class Welcome(Message):
-    """The server's answer to Hello; `about` says in words what will be trained."""
+    """The server's answer to Hello; `about` says in words what will be trained, and `training` is its name."""
 
     protocol: int
     version: str
     name: str
     time: float
     about: str
+    training: str
 
 
 @dataclass(eq=False, slots=True)

@@ -51,6 +51,8 @@ class NetworkPrediction(NetworkRun):
         self._clients = clients or known
         self._path, self._id_column = ids, id_column or self._labels.id_column
         _ = self.predictor, self._own_ids
+        if not self._files.identity():
+            raise InputError(f"{self._files.identity_path} is gone, so clients cannot tell their models: restore it")
 
     @property
     def others(self) -> tuple[str, ...]:

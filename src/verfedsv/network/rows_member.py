@@ -20,8 +20,8 @@ from verfedsv.federation.client_models import ClientModel
 from verfedsv.federation.messages import Predict, Refusal
 from verfedsv.network import messages as net
 from verfedsv.network.aligning import answer_for, check_room
+from verfedsv.network.belonging import check_training, newest_checkpoint, training_of
 from verfedsv.network.locking import lock_folder
-from verfedsv.network.member import newest_checkpoint
 
 
 class NewRowsMember:
@@ -29,7 +29,7 @@ class NewRowsMember:
 
     def __init__(self, name: str, path: Path, id_column: str, folder: Path, on_event: Callable[[str], None]) -> None:
         self.name, self._on_event, self._session = name, on_event, secrets.token_hex(16)
-        self._lock = lock_folder(folder)
+        self._lock, self._folder = lock_folder(folder), folder
         self._place = tempfile.TemporaryDirectory(dir=folder)
         newest = newest_checkpoint(folder)
         if newest is None:
@@ -51,7 +51,11 @@ class NewRowsMember:
     def hello(self) -> net.Hello:
         """Return the first message of a connection."""
         about = self.name, 0, 0, net.PROTOCOL, __version__, self.name
-        return net.Hello(*about, self._session, time.time(), "predict", "", "")
+        return net.Hello(*about, self._session, time.time(), "predict", "", "", training_of(self._folder))
+
+    def welcome(self, message: net.Welcome) -> None:
+        """Take the server's first message; raise InputError if the model in the folder is of another training."""
+        check_training(self._folder, message)
 
     def answer(self, message: Any) -> Any:
         """Do what a message asks for; if it comes again, return the same answer."""

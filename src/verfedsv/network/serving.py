@@ -7,6 +7,7 @@ auditors may get, there is a private one (`private` in [server]) with what nobod
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,11 +21,13 @@ from verfedsv.data.sources import Matched
 from verfedsv.data.tables import join_with_others
 from verfedsv.data.vertical import VerticalData
 from verfedsv.errors import InputError
-from verfedsv.federation import AsynchronousSchedule, Rate, Training
+from verfedsv.federation import AsynchronousSchedule, Rate, Server, Training
 from verfedsv.federation.checkpoints import client_file
 from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
+from verfedsv.files import write_whole
 from verfedsv.network.absences import Absences
+from verfedsv.network.belonging import check_hello, check_place
 from verfedsv.network.common_ids import SETTLING, CommonIds, remove_leftovers
 from verfedsv.network.delivery import Delivery, files_for, signed_statement
 from verfedsv.network.events import Event
@@ -40,6 +43,7 @@ from verfedsv.runs import writing
 from verfedsv.runs.config import Config, ServerSection
 from verfedsv.runs.execute import Run, Update
 from verfedsv.runs.models import build_head, weigh_classes
+from verfedsv.runs.resume import Saver
 from verfedsv.texts import printable, shortened
 
 _DELIVERED = "delivered.json"
@@ -99,6 +103,11 @@ class NetworkRun(Run):
             return False
         return not self._files.extent(self._files.open()).is_unfinished
 
+    @cached_property
+    def identity(self) -> str:
+        """The name of the training: clients whose folders hold the model of another one are refused."""
+        return self._files.identity() or secrets.token_hex(16)
+
     # The connections
 
     def credentials(
@@ -116,7 +125,15 @@ class NetworkRun(Run):
         self._lock = lock_folder(self.private)
         remove_leftovers(self.private)
         limit = partial(largest_answer, widths={}, n_samples=0)
-        self.hub = Hub(self.others, admit, accept=self._accept, limit=limit, about=self._about(), on_event=self._report)
+        self.hub = Hub(
+            self.others,
+            admit,
+            accept=self._accept,
+            limit=limit,
+            about=self._about(),
+            training=self.identity,
+            on_event=self._report,
+        )
         return self.hub.start(self.server_section.address, credentials)
 
     def close(self, end: End) -> None:
@@ -147,18 +164,9 @@ class NetworkRun(Run):
         if hello.purpose != self.purpose:
             came = shortened(hello.purpose, 20)
             raise InputError(f"this server is there to {self.purpose}, and {hello.name!r} came to {came!r}")
-        if not self._start or self.hub.has_missed(hello.name):
-            return
-        why = ""
-        if hello.start != self._start:
-            why = "its folder is another, or empty"
-        elif hello.sequence < self.hub.reached(hello.name):
-            why = "the last messages are not in its folder, as after a power failure"
-        if why:
-            raise InputError(
-                f"{hello.name!r} has lost where it was in this training ({why}): let the server be restarted, which "
-                "takes all clients back to the last checkpoint"
-            )
+        check_hello(hello, self.identity)
+        if self._start and not self.hub.has_missed(hello.name):
+            check_place(hello, self._start, self.hub.reached(hello.name))
 
     def _report(self, event: Event) -> None:
         self.notify(f"{event.client or 'somebody'} {event.kind}: {printable(event.text)}")
@@ -266,6 +274,10 @@ class NetworkRun(Run):
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
         """Do nothing: every client has embedded samples before it said that it can begin."""
+
+    def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
+        write_whole(self._files.identity_path, self.identity.encode())
+        super()._bring_up_to_date(n_rounds, server, saver)
 
     # The end
 

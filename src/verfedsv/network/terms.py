@@ -19,7 +19,7 @@ from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.network.hub import Hub
 from verfedsv.network.messages import Begin, Learning
 from verfedsv.runs.config import ClientSection, Config
-from verfedsv.texts import shortened
+from verfedsv.texts import count, shortened
 
 
 def learning_of(config: Config, name: str, width: int) -> Learning:
@@ -36,6 +36,16 @@ def learning_of(config: Config, name: str, width: int) -> Learning:
         section.optimizer,
         section.momentum,
         own.scale or config.data.used_scale,
+    )
+
+
+def describe_terms(begin: Begin) -> str:
+    """Return what a training is to do, and what of each sample it shows the server."""
+    learning = begin.learning
+    model = learning.model + (f" of {learning.hidden:,} units" if learning.model == "perceptron" else "")
+    return (
+        f"training of {count(begin.n_planned, 'round')} on {count(len(begin.samples), 'sample')}, model {model}, rate "
+        f"{learning.rate:g}; the server gets {count(learning.width, 'number')} for each sample"
     )
 
 

@@ -4,6 +4,7 @@ config.toml         the configuration as it was given
 transcript/         who uploaded what (docs/transcript.md)
 metrics.jsonl       loss and other measures, a line for each evaluation
 notes.json          notes on the data and the training, a list of sentences
+identity.txt        over a network, the name of the training
 checkpoints/        where an interrupted training continues, a file per party; at the end, the trained models
 valuation.json      what each client contributed
 """

@@ -24,10 +24,10 @@ from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
 
-CONFIG, METRICS, NOTES = "config.toml", "metrics.jsonl", "notes.json"
+CONFIG, METRICS, NOTES, IDENTITY = "config.toml", "metrics.jsonl", "notes.json", "identity.txt"
 CHECKPOINTS, VALUATION, STATEMENT = "checkpoints", "valuation.json", "statement.json"
-FILES = (CONFIG, METRICS, NOTES, CHECKPOINTS, VALUATION)
-"""What `verfedsv run` writes beside the transcript; checkpoints are a folder with a file for each party."""
+FILES = (CONFIG, METRICS, NOTES, IDENTITY, CHECKPOINTS, VALUATION)
+"""What `verfedsv run` and `serve` write beside the transcript; checkpoints are a folder with a file for each party."""
 
 _MOST_NOTES, _LONGEST_NOTE = 20, 500
 _DEEPEST = 3
@@ -56,6 +56,7 @@ class RunFolder:
             )
         self.config_path, self.metrics_path = self.path / CONFIG, self.path / METRICS
         self.notes_path, self.checkpoints_path = self.path / NOTES, self.path / CHECKPOINTS
+        self.identity_path = self.path / IDENTITY
         self.valuation_path, self.statement_path = self.path / VALUATION, self.path / STATEMENT
 
     @classmethod
@@ -214,6 +215,10 @@ class RunFolder:
             return least_train_loss(self.metrics_path)
         return None
 
+    def identity(self) -> str:
+        """Return the name of a training over a network, by which clients know their folders again; empty without."""
+        return read_text(self.identity_path) if self.identity_path.exists() else ""
+
     # Which valuation counts
 
     def read_valuation(self) -> Valuation | None:
@@ -264,7 +269,7 @@ class RunFolder:
 
     @property
     def _own_files(self) -> tuple[Path, ...]:
-        return self.config_path, self.metrics_path, self.notes_path, self.valuation_path
+        return self.config_path, self.metrics_path, self.notes_path, self.identity_path, self.valuation_path
 
     def refuse_links(self) -> None:
         """Raise InputError, or TranscriptError, if a file or a folder that `verfedsv run` reads or writes is a link."""
