@@ -214,6 +214,10 @@ def _write_groups(
     arrays: dict[str, Array] = {"group": np.full(len(layout.widths), -1)}
     for player, g in groups.items():
         arrays["group"][player] = g
+    # Of all tasks at once: a piece has a block of each, and opening their files took longer than reading the blocks.
+    arrays["patterns"] = np.array([each["patterns"] for each in known])
+    arrays["counts"] = np.concatenate([each["counts"] for each in known])
+    arrays["edges"] = np.cumsum([0, *(len(each["counts"]) for each in known)])
     arrays["total"] = np.array([own.sum() for own in sizes])
     arrays["before"] = np.zeros((len(rounds), layout.n_pieces), np.int64)
     for g, (own, n_own) in enumerate(zip(rounds, sizes, strict=True)):

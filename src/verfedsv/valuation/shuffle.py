@@ -201,10 +201,10 @@ class Block(NamedTuple):
     patterns: Array
 
 
-def read_block(layout: Layout, task: int, piece: int) -> Block:
+def read_block(layout: Layout, task: int, piece: int, groups: Mapping[str, Array]) -> Block:
     """Return the block of a task for a piece."""
-    known = layout.scratch.load(UPLOADS.format(task), ["patterns", "counts"])
-    patterns, counts = known["patterns"], known["counts"]
+    patterns = groups["patterns"][task]
+    counts = groups["counts"][slice(*groups["edges"][task : task + 2])]
     item, present = np.dtype(layout.precision).itemsize, np.flatnonzero(patterns >= 0)
     widths = np.array(layout.widths)
     per_entry = np.full(len(counts), 8)
@@ -232,7 +232,7 @@ def merge(piece: int, layout: Layout) -> None:
     groups = layout.scratch.load(GROUPS)
     first, n_samples = int(layout.edges[piece]), int(np.diff(layout.edges)[piece])
     n_groups = len(groups["total"])
-    blocks = [read_block(layout, task, piece) for task in range(layout.n_tasks)]
+    blocks = [read_block(layout, task, piece, groups) for task in range(layout.n_tasks)]
     arrays, summary, of_clients = dict[str, Array](), dict[str, Array](), list[Uploaded]()
     n_seen, n_uploads, gaps = np.zeros((3, n_groups), np.int64)
     for g in range(n_groups):
