@@ -1,4 +1,6 @@
 import pickle
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -43,6 +45,16 @@ def test_a_client_can_be_pinned_to_a_fingerprint(form):
     assert checker.check(TELCO.pem) == "Telco Ltd"
     assert refusal(checker, make("telco", issuer=ROOT).pem)[0] == "not listed"
     assert refusal(checker, make("Telco Ltd", issuer=ROOT).pem)[0] == "not listed"
+
+
+def test_who_was_accepted_is_not_after_the_end_of_the_certificate():
+    """Although an accepted certificate is otherwise not checked again for ten seconds."""
+    checker = Checker(ROOT.pem, Allowed.of(["telco"]))
+    end = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+    soon = make("telco", issuer=ROOT, end=end)
+    assert checker.check(soon.pem) == "telco"
+    time.sleep((end - datetime.now(UTC)).total_seconds() + 1.1)
+    assert "expired" in refusal(checker, soon.pem)[1]
 
 
 def test_a_pin_of_a_key_outlives_a_renewal_with_the_same_key():

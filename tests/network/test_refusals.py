@@ -194,6 +194,28 @@ def test_a_certificate_that_expires_ends_its_connection(guarded, monkeypatch):
     assert guarded.logged("expired at") == "telco"
 
 
+def test_no_connection_is_kept_by_new_calls(tmp_path, monkeypatch):
+    """After ten seconds, here one, a connection takes no other call; a client's only one goes on."""
+    options = [(name, 1000 if name == "grpc.max_connection_age_ms" else value) for name, value in SERVER_OPTIONS]
+    assert ("grpc.max_connection_age_ms", 1000) in options
+    monkeypatch.setattr(listening, "SERVER_OPTIONS", options)
+    guarded, (clients, _) = Guarded(tmp_path), make_clients(1)
+    try:
+        guarded.attend("telco", clients[0].answer)
+        assert not guarded.hub.wait_for_all(["telco"], 10, lambda: False)
+        stranger, end = guarded.call(guarded.credentials("nobody")), time.monotonic() + 3
+        while time.monotonic() < end:
+            stranger.send(hello_of("nobody"))
+            assert stranger.end()[0] in ("PERMISSION_DENIED", "UNAVAILABLE")
+            time.sleep(0.2)  # only 30 refusals a minute are logged
+            stranger.dial()
+        assert len({event.client for event in guarded.events if event.kind == "refused"}) > 1
+        assert guarded.texts("left") == []
+        assert guarded.hub.exchange([Embed("telco", 1, 1, np.arange(4))], 10)
+    finally:
+        guarded.close()
+
+
 def test_without_a_revocation_list_everybody_waits(guarded):
     """Nobody is connected while it cannot be read, and the clients come back by themselves when it can."""
     clients, _ = make_clients(1)

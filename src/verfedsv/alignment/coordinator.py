@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from verfedsv.alignment.aligned import match_rates
 from verfedsv.alignment.digests import check_checksums
 from verfedsv.alignment.intersection import Intersection
-from verfedsv.alignment.points import Points, check_points
+from verfedsv.alignment.points import Points, check_group, check_points
 from verfedsv.alignment.session import PART, Session
 from verfedsv.alignment.shuffles import Rows, check_positions
 from verfedsv.alignment.spellings import Spelling, compare_spellings
@@ -167,8 +167,13 @@ class _Relay:
 
     def _pass_on(self, owner: str, giver: str, taker: str, part: int) -> None:
         points = self._fetch(owner, giver, part)
-        with _named(taker):
-            self.parties[taker].blind(owner, part, points)
+        try:
+            with _named(taker):
+                self.parties[taker].blind(owner, part, points)
+        except InputError:
+            with _named(giver):  # whose points may be none: then it is not the taker's fault
+                check_group(points)
+            raise
         self.counter.add(len(points))
 
     def _gather(self, owner: str, giver: str, part: int) -> None:

@@ -81,6 +81,11 @@ def check_points(points: Points, n_points: int) -> None:
         )
 
 
+def check_group(points: Points) -> None:
+    """Raise InputError, as `multiply` does, unless all of these are points."""
+    multiply(points, (1).to_bytes(SIZE, "little"))
+
+
 def random_scalar() -> bytes:
     """Return a secret number that multiplies points, uniform from 1 to the order of the group."""
     return _sodium().random_scalar()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic
@@ -86,7 +86,8 @@ class Allowed:
 
 
 _KNOWN_FOR = 10.0
-"""Seconds for which an accepted certificate is not checked again, unless there is another file of revocations."""
+"""Seconds for which an accepted certificate is not checked again, unless it expires before, or there is another file of
+revocations."""
 
 _MOST_KNOWN = 1000
 
@@ -126,18 +127,20 @@ class Checker:
     def check(self, peer: bytes, now: datetime | None = None) -> str:
         """Return the name of the client with this certificate, in PEM; raise RefusedError if it may not join.
 
-        A certificate that was accepted in the last 10 seconds, with the same file of revocations, is not checked again:
+        A certificate that was accepted in the last 10 seconds, with the same file of revocations, and has not expired
+        since, is not checked again:
         3 microseconds instead of 500, so that it can be asked at each message.
         """
         mark = self._mark()
         known = self._known.get(peer)
         if now is None and known is not None and known.mark == mark and monotonic() < known.until:
             return known.client
-        client = self._check(peer, now)
+        client, end = self._check(peer, now)
         if now is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[peer] = _Known(client, mark, monotonic() + _KNOWN_FOR)
+            left = (end - datetime.now(UTC)).total_seconds()
+            self._known[peer] = _Known(client, mark, monotonic() + min(_KNOWN_FOR, left))
         return client
 
     def _mark(self) -> tuple[int, ...]:
@@ -150,12 +153,13 @@ class Checker:
             return ()
         return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _check(self, peer: bytes, now: datetime | None) -> str:
+    def _check(self, peer: bytes, now: datetime | None) -> tuple[str, datetime]:
+        """Return whose certificate it is, and when it or one that it rests on expires."""
         certificate, *others = parse_certificates(peer)
         path = check_certificate(certificate, others, self._authorities, "client", now)
         if self._revoked is not None:
             self._refuse_revoked(path, self._read_revoked(self._revoked, now))
-        return self._allowed.find(certificate)
+        return self._allowed.find(certificate), min(each.end for each in path)
 
     def _read_revoked(self, path: Path, now: datetime | None) -> dict[str, Revocations]:
         """Return the revocation lists by their authority; raise RefusedError if they cannot be relied on."""

@@ -58,6 +58,7 @@ SERVER_OPTIONS = (
     ("grpc.max_concurrent_streams", 1),  # of one connection
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 30_000),  # without a call
+    ("grpc.max_connection_age_ms", 10_000),  # then no new call; the present one goes on
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes may unpack to many
 )
 """What the server is told besides: who says nothing is hung up on."""
