@@ -1,14 +1,16 @@
-"""A client's folder is of one training: neither another one nor its predictions get hold of it."""
+"""What clients keep is of one training, and on their machines: other trainings and the server do not get it."""
 
 import shutil
 
 import pytest
 
+from tests.cli.inprocess import call
 from tests.network.consortium import Consortium
 from tests.network.rehearsal import Rehearsal
 from tests.network.wiring import hello_of
 from verfedsv.errors import InputError, RefusedError
 from verfedsv.network.belonging import check_hello, training_of
+from verfedsv.network.consortium import Consortium as Parties
 from verfedsv.network.joining import Joining
 from verfedsv.network.messages import PROTOCOL, End, Welcome
 from verfedsv.network.predicting import NetworkPrediction
@@ -116,3 +118,45 @@ def test_predictions_need_to_know_the_training(both, tmp_path):
             run.prepare((), both[0].folder / "bank.csv", "id")
     finally:
         kept.rename(both[0].run / "identity.txt")
+
+
+def test_the_server_does_not_have_the_models_of_others(both, tmp_path):
+    """It says where they are, and how to predict with them; nothing is damaged."""
+    run, bank = both[0].run, both[0].folder / "bank.csv"
+    commands = [["model", run, "--client", "telco", "-o", tmp_path / "telco.npz"]]
+    commands += [["predict", run, "--features", f"telco={bank}", "-o", tmp_path / "predictions.csv"]]
+    for command in commands:
+        done = call(*command)
+        assert done.returncode == 2
+        assert "'telco' was on another machine, and its model is there, as model.npz" in done.stderr
+        assert "verfedsv predict --serve" in done.stderr
+        assert "damaged" not in done.stderr
+        assert "elete" not in done.stderr
+
+
+def test_a_client_says_that_nothing_was_predicted(both, monkeypatch):
+    """If the server ends before; its exit code is that of a missing party."""
+
+    class Ended:
+        def __init__(self, *_, **__):
+            pass
+
+        def run(self):
+            return End("", 0, 0, "the server stopped", is_finished=False)
+
+    monkeypatch.setattr("verfedsv.network.joining.Link", Ended)
+    own = ["--predict", both[0].folder / "shop.csv", "--folder", both[0].folder / "of-shop", "--name", "shop"]
+    done = call("join", "127.0.0.1:1", *own, "--insecure")
+    assert done.returncode == 3
+    assert "error: no predictions: the server stopped" in done.stderr
+
+
+def test_up_says_that_a_run_is_gone_whose_clients_are_there(both):
+    """Which would be refused by the server of a new one."""
+    run = NetworkRun.of_file(both[0].config)
+    shutil.copytree(both[0].folder / "of-shop", run.private / "shop")
+    Parties(both[0].config, run)._check_folders()
+    other = NetworkRun.of_file(both[1].config)
+    shutil.copytree(both[0].folder / "of-shop", other.private / "shop")
+    with pytest.raises(InputError, match=r"models of clients of a run that is not in .*: put that back, or delete"):
+        Parties(both[1].config, other)._check_folders()

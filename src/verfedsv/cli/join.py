@@ -68,7 +68,8 @@ def join(
     you say --aligned. With --predict, your model embeds new rows instead.
 
     Exit codes: 0 the training is finished; 2 a file or certificate cannot be used, or the server refuses you; 3 the
-    server cannot be reached; 130 stopped by Ctrl-C: the same command continues. Messages explain why.
+    server cannot be reached, or ended without predictions; 130 stopped by Ctrl-C: the same command continues. Messages
+    explain why.
 
     Example: verfedsv join server.example:8443 --features my.csv --id customer_id
     """

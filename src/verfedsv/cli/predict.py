@@ -131,7 +131,7 @@ def _predict_over_network(
         None if insecure else existing_passphrase(None), check_loopback if insecure else None
     )
     port = run.open(admit, credentials)
-    end = End("", 0, 0, "the server stopped", is_finished=True)
+    end = End("", 0, 0, "the server stopped before the rows were predicted", is_finished=False)
     try:
         run.notify(f"listening on port {port}; waiting for {', '.join(run.others)}")
         run.gather(None, lambda: False)

@@ -18,7 +18,7 @@ from verfedsv.data.cautions import caution
 from verfedsv.data.labels import WrittenLabels, interpret, read_labels
 from verfedsv.data.libsvm import LibsvmRows
 from verfedsv.data.reading import is_number, is_text, remedy
-from verfedsv.data.sources import ClientFile, Matched, Source, check_column, match_rows, read_source
+from verfedsv.data.sources import ClientFile, Matched, Source, TableRows, check_column, match_rows, read_source
 from verfedsv.data.targets import AskedLoss, LabelArray
 from verfedsv.data.vertical import ClientData, VerticalData, choose_test
 from verfedsv.errors import DataError, InputError
@@ -254,11 +254,24 @@ def _read_columns(
         elif pa.types.is_null(values.type):
             empty.append(name)
         else:
-            raise DataError(
-                f"{file.path}: column {name!r} is of type {values.type}; only numbers, booleans and text can be "
-                f"features. {remedy(values.type)}, or leave it out by naming the columns to take"
-            )
+            raise _not_a_feature(file.path, name, values.type)
     return _Columns(numeric, text, empty, n_categories)
+
+
+def check_columns(file: ClientFile, source: Source) -> None:
+    """Raise an error if a column to take is not in a client's file, or is of a type that cannot be a feature."""
+    if isinstance(source, TableRows):
+        for name in _feature_names(source.table, file, {file.id_column}):
+            kind = source.table.schema.field(name).type
+            if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):
+                raise _not_a_feature(file.path, name, kind)
+
+
+def _not_a_feature(path: Path, name: str, kind: pa.DataType) -> DataError:
+    return DataError(
+        f"{path}: column {name!r} is of type {kind}; only numbers, booleans and text can be features. {remedy(kind)}, "
+        "or leave it out by naming the columns to take"
+    )
 
 
 def as_floats(values: pa.ChunkedArray, name: str, path: Path) -> Array:

@@ -10,7 +10,7 @@ from types import FrameType
 import grpc
 
 from verfedsv.data.sources import ClientFile
-from verfedsv.errors import InputError
+from verfedsv.errors import InputError, UnreachableError
 from verfedsv.network.credentials import Credentials, read_credentials
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
@@ -103,12 +103,14 @@ class Joining:
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             end = link.run()
-            while not end.is_finished:
+            while not end.is_finished and self._predict is None:
                 on_event(f"{end.reason}; waiting for it")
                 end = link.run()
         finally:
             signal.signal(signal.SIGTERM, before)
             member.close()
+        if not end.is_finished:
+            raise UnreachableError(f"no predictions: {printable(end.reason)}")
         self.results = [*member.received]
         if isinstance(member, Member) and (model := member.write_model()) is not None:
             self.results.append(model)

@@ -58,7 +58,9 @@ class Journal:
             try:
                 message = request_from_bytes(part, self._client)
             except InputError:
-                raise InputError(f"{self._path} was written by another version; delete the folder it is in") from None
+                raise InputError(
+                    f"{self._path} was written by another version; finish the training with that one"
+                ) from None
             self._size += 8 + size
             yield message
 

@@ -26,7 +26,7 @@ from verfedsv._version import __version__
 from verfedsv.alignment import Aligned, Party, read_aligned, write_aligned
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
-from verfedsv.data.tables import read_columns
+from verfedsv.data.tables import check_columns, read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.federation import Client
 from verfedsv.federation.checkpoints import client_file, path_of_round
@@ -71,6 +71,7 @@ class Member:
         self.name, self.folder, self._file, self._on_event = name, folder, file, on_event
         self._is_aligned = aligned
         self._source = read_source(file, None)
+        check_columns(file, self._source)
         self._lock = lock_folder(folder)
         try:
             self._come_back()

@@ -222,12 +222,25 @@ def read_model(folder: RunFolder, predictor: Predictor, client: str) -> ClientMo
         )
     begin = folder.checkpoints_path / client_file(predictor.clients.index(client))
     path, width = path_of_round(begin, predictor.rounds[client]), len(predictor.means[client])
+    if not path.exists():
+        raise InputError(f"{path} is missing: {_where_else(folder, client)}")
     model = ClientModel.read(path, client)
     if model.width != width:
         raise InputError(
             f"{path} is damaged: the embeddings of {client!r} have {model.width} numbers, and the server takes {width}"
         )
     return model
+
+
+def _where_else(folder: RunFolder, client: str) -> str:
+    """Return where a client's model is that is not in the folder of the run."""
+    config = folder.config()
+    if config is None or config.server is None:
+        return "restore it from a backup, or train again"
+    return (
+        f"{client!r} was on another machine, and its model is there, as model.npz in the folder of its verfedsv join. "
+        "To predict with it, use verfedsv predict --serve, and verfedsv join --predict there"
+    )
 
 
 def _as_cell(value: str | float) -> str | float:

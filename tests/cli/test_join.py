@@ -1,0 +1,28 @@
+"""`verfedsv join`: what is wrong with a client's own options is said before it connects."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from tests.cli.inprocess import call
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--column", "x", "--column", "nope"], "has no column 'nope'; it has id, x, day"),
+        (["--column", "id"], "'id' is the column of ids or labels, not a feature"),
+        ([], "column 'day' is of type date32[day]"),
+    ],
+)
+def test_columns_are_looked_at_before_connecting(tmp_path, options, says):
+    """Nobody listens there, and nobody is asked."""
+    day = pa.array([dt.date(2026, 1, 1)] * 2)
+    pyarrow.parquet.write_table(pa.table({"id": [1, 2], "x": [0.1, 0.2], "day": day}), tmp_path / "shop.parquet")
+    own = ["--features", tmp_path / "shop.parquet", "--folder", tmp_path / "shop", "--name", "shop", "--insecure"]
+    done = call("join", "127.0.0.1:1", *own, "--patience", "0", *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "shop").exists()
