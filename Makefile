@@ -63,12 +63,13 @@ check: $(VENV)/.dev    ## Linters, types, layers and the faster tests.
 	$(BIN)/lint-imports
 	$(PYTEST) -q -m 'not slow and not soak'
 
-test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests, numbers for two processors.
+test: $(VENV)/.dev $(VENV)/.browser    ## What CI runs: linters, types, layers, all tests, GPU kernels in a simulator, numbers for two processors.
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+	NUMBA_ENABLE_CUDASIM=1 $(PYTEST) -q tests/gpu/simulated
 	$(ANOTHER) $(PYTEST) -q -m 'not slow' $(NUMERIC)
 
 processor: $(VENV)/.dev    ## The numerical tests, compiled for another processor: make processor CPU=haswell.

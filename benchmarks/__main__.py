@@ -92,6 +92,13 @@ def _heads() -> Found:
     return Found({"head_times": heads.time_to_value(), "head_deviations": heads.deviations(), **sizes})
 
 
+def _gpu() -> Found | None:
+    from benchmarks import gpu
+
+    text = gpu.run()
+    return None if text is None else Found({"gpu": text})
+
+
 def _alignment() -> Found:
     from benchmarks import alignment
 
@@ -141,6 +148,7 @@ SECTIONS: Mapping[str, Callable[[], Found | None]] = {
     "valuation": _valuation,
     "cluster": _cluster,
     "heads": _heads,
+    "gpu": _gpu,
     "alignment": _alignment,
     "network": _network,
     "network-training": _network_training,

@@ -49,6 +49,8 @@ def as_numpy(name: str, values: Any) -> NDArray[Any]:
             raise InputError(f"{name} is a sparse tensor; convert it with .to_dense()")
         if str(getattr(values, "dtype", "")).startswith(("torch.bfloat16", "torch.float8")):
             values = values.float()  # exact, and NumPy has no such types
+    elif hasattr(values, "__cuda_array_interface__"):
+        values = values.get() if hasattr(values, "get") else values.copy_to_host()
     elif hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise InputError(f"{name} is a sparse matrix; convert it with .toarray()")
     try:

@@ -15,6 +15,7 @@
     TranscriptWarning (a UserWarning)       what is recorded is valid, but should be checked
     ClientWarning (a UserWarning)           a client's answer cannot be used; training continues without it
     CompletionWarning (a UserWarning)       the error of completed embeddings cannot be estimated
+    DeviceWarning (a UserWarning)           no GPU can be used, so the processor computes
 
 Every message says what was received, what is allowed, and, where there is one, what to do instead.
 """
@@ -95,6 +96,10 @@ class ClientWarning(UserWarning):
 
 class CompletionWarning(UserWarning):
     """The error of completion cannot be estimated, because no sample was uploaded in two rounds."""
+
+
+class DeviceWarning(UserWarning):
+    """A GPU was to be used if there is one, and there is none."""
 
 
 def how_to_install(extra: str) -> str:

@@ -4,6 +4,7 @@ from verfedsv._version import __version__
 from verfedsv.completion import Completion, CompletionReport, complete, epsilon_rank, rank_bound
 from verfedsv.errors import (
     CompletionWarning,
+    DeviceWarning,
     InputError,
     ToleranceWarning,
     TooManyClientsError,
@@ -23,6 +24,7 @@ __all__ = [
     "CompletionReport",
     "CompletionWarning",
     "CubicForm",
+    "DeviceWarning",
     "InputError",
     "Loss",
     "Method",

@@ -68,7 +68,7 @@ def test_completed_rounds_are_valued_as_games(n_classes, n_samples, scale, serve
     chunk = factored_chunk(n_classes, n_samples, scale, server)
     plan = Plan(ESTIMATORS["closed-form"], n_samples, n_permutations=1)
     found, parts = CompiledLoops().value(chunk, plan), replace(chunk)
-    vars(parts)["_weights"] = None
+    vars(parts)["weights"] = None
     expected = CompiledLoops().value(parts, plan)
     size = np.abs(expected.values).max()
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-12, atol=1e-14 * size)
@@ -106,7 +106,7 @@ def test_the_loop_over_rounds_ends_where_an_embedding_is_wrong(n_classes, wrong)
     chunk = factored_chunk(n_classes, 20, 1.0, server=False)
     chunk.rounds[4].changes[1].values[0, 0] = wrong
     loop = factor_sums.sum_logistic_rounds if n_classes == 1 else factor_sums.sum_softmax_rounds
-    _, _, decrease = loop(chunk.factored, chunk.labels, 0, 20, BoundConstants.of(chunk.loss, 6, 20, n_classes))
+    _, _, decrease = loop(chunk.factored(), chunk.labels, 0, 20, BoundConstants.of(chunk.loss, 6, 20, n_classes))
     assert np.isfinite(decrease[:4]).all()
     assert np.isnan(decrease[4])
     assert not decrease[5:].any()

@@ -15,6 +15,7 @@ from verfedsv.cli.output import check_writable, print_notes, print_reasons, prin
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
 from verfedsv.errors import InputError
+from verfedsv.gpu.devices import Device
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.stored import find_run
@@ -65,6 +66,13 @@ def value(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
+    device: Annotated[
+        Device,
+        typer.Option(
+            help="Where completion and closed form are computed: cpu, cuda (a GPU), or auto (a GPU if there is one).",
+            metavar="DEVICE",
+        ),
+    ] = "cpu",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this .json file.", metavar="FILE")
     ] = None,
@@ -125,6 +133,7 @@ def value(
     notes = Console(stderr=True)
     where: dict[str, Any] = {"memory": memory, "scratch": scratch, "resume": resume}
     in_pieces = any(where.values()) or dask is not None
+    where["device"] = device
     again = "Continue with --resume" if in_pieces else "Run the same command to start again"
     with working(notes, f"stopped; nothing was written. {again}.") as check, executor_of(dask) as executor:
         where["executor"] = executor

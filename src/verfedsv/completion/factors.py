@@ -127,8 +127,7 @@ class CompiledSolver:
 
     def errors(self, fit: Fit) -> tuple[FitErrors, FitErrors]:
         """Return the errors on the uploads that a fit used, and on those that it did not."""
-        sums = np.stack(list(self._map(partial(parts.sum_errors, equations=fit.equations, rounds=fit.rounds))))
-        counts, squares, largest = sums[:, :, 0].sum(axis=0), sums[:, :, 1].sum(axis=0), sums[:, :, 2].max(axis=0)
+        counts, squares, largest = self._sum_errors(fit).T
         with np.errstate(invalid="ignore"):
             rmse = np.sqrt(squares / counts)
         used, held = (FitErrors(int(counts[k]), float(rmse[k]), float(largest[k])) for k in (0, 1))
@@ -155,8 +154,17 @@ class CompiledSolver:
     def _size(self, *, uses_all: bool) -> float:
         """Return the sum of squares of the uploads that a fit uses."""
         if self._squares is None:
-            self._squares = np.sum(list(self._map(parts.sum_squares)), axis=0)
+            self._squares = self._sum_squares()
         return float(self._squares.sum() if uses_all else self._squares[0])
+
+    def _sum_squares(self) -> Floats:
+        """Return the sums of squares of the uploads that are not held out, and of those that are."""
+        return np.asarray(np.sum(list(self._map(parts.sum_squares)), axis=0))
+
+    def _sum_errors(self, fit: Fit) -> Floats:
+        """Return the sums of `sweeps.sum_errors` over all samples."""
+        sums = np.stack(list(self._map(partial(parts.sum_errors, equations=fit.equations, rounds=fit.rounds))))
+        return np.concatenate([sums[:, :, :2].sum(axis=0), sums[:, :, 2:].max(axis=0)], axis=1)
 
     def _sum_equations(self, equations: Equations, n_classes: int) -> tuple[Floats, Floats]:
         """Solve for the samples; return the equations of the rounds, packed, and their right-hand sides."""

@@ -100,8 +100,8 @@ def sweep_samples(
                 _sum_products_of_classes(observed, part, values, lines, width, rank, own)
             for a in range(rank):
                 h[a * LANES + s] = own[a]
-        _factorise_eight(matrices, rank, regularization)
-        _substitute_eight(matrices, h, rank)
+        factorise(matrices, rank, regularization)
+        substitute(matrices, h, rank)
         for s in range(n):
             part = starts[block + s], starts[block + s + 1]
             for a in range(rank):
@@ -218,7 +218,7 @@ def _add_classes(
 
 
 @inlined
-def _factorise_eight(matrices: Floats, rank: int, regularization: float) -> None:
+def factorise(matrices: Floats, rank: int, regularization: float) -> None:
     """Replace eight packed matrices by the Cholesky factors of (matrix + regularization I), diagonals inverted."""
     for a in range(rank):
         row = a * (a + 1) // 2
@@ -234,7 +234,7 @@ def _factorise_eight(matrices: Floats, rank: int, regularization: float) -> None
 
 
 @inlined
-def _substitute_eight(factors: Floats, vectors: Floats, rank: int) -> None:
+def substitute(factors: Floats, vectors: Floats, rank: int) -> None:
     """Replace eight vectors by the solutions of L L' x = vector, with L packed factors whose diagonals are inverted."""
     for a in range(rank):
         row = a * (a + 1) // 2
@@ -260,12 +260,12 @@ def solve_rounds(gram: Floats, target: Floats, regularization: float, rounds_fac
         for s in range(n):
             for j in range(size):
                 matrices[j * LANES + s] = gram[block + s, j]
-        _factorise_eight(matrices, rank, regularization)
+        factorise(matrices, rank, regularization)
         for c in range(n_classes):
             for s in range(n):
                 for a in range(rank):
                     h[a * LANES + s] = target[block + s, c, a]
-            _substitute_eight(matrices, h, rank)
+            substitute(matrices, h, rank)
             for s in range(n):
                 for a in range(rank):
                     rounds_factor[block + s, c, a] = h[a * LANES + s]

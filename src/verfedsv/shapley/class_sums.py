@@ -236,72 +236,97 @@ def add_octet(octet: Octet, energy: Vector, magnitude: Vector, constants: BoundC
     n_clients, n_classes = len(octet.spreads) // LANES, len(octet.total) // LANES
     path = fill(0.0)
     for k in range(n_clients):
-        at = k * n_classes * LANES
-        d = load(octet.change, at)
-        smallest, largest, squares = d, d, d * d
-        mean, size = d * load(octet.centre, 0), absolute(d)
-        for c in range(LANES, n_classes * LANES, LANES):
-            d = load(octet.change, at + c)
-            if constants.uses_range:
-                smallest, largest = smaller(smallest, d), larger(largest, d)
-            else:
-                squares = squares + d * d
-            mean = mean + d * load(octet.centre, c)
-            size = size + absolute(d)
-        spread = largest - smallest if constants.uses_range else root(squares)
+        spread, mean, size = measure_change(octet.change, k * n_classes * LANES, octet.centre, constants)
         path = path + spread
         store(octet.spreads, k * LANES, spread)
         store(octet.means, k * LANES, mean)
         store(octet.sizes, k * LANES, size)
-    length, largest_linear, largest_quadratic = _write_coefficients(octet)
-    truncation = truncation_each(root(length), energy, path, constants)
-    # The size of a term of the sum, per unit of the change of a class.
-    size = largest_linear + largest_quadratic * magnitude
-    rounding = constants.midpoint_rounding * magnitude + constants.gradient_rounding + constants.sum_rounding * size
-    # A loss whose spread is the range does not see a change of all classes alike, so the rounding of such a change must
-    # not be multiplied by the others' changes.
-    shift = 1.0 if constants.uses_range else 0.0
+    for c in range(0, n_classes * LANES, LANES):
+        squares = fill(0.0)
+        for k in range(n_clients):
+            centred = load(octet.change, k * n_classes * LANES + c) - load(octet.means, k * LANES)
+            squares = squares + centred * centred
+        store(octet.quadratic, c, squares)
+    parts = octet.total, octet.weights, octet.centre, octet.linear, octet.quadratic
+    truncation, rounding = write_coefficients(parts, path, energy, magnitude, constants)
     for k in range(n_clients):
-        at, mean, value = k * n_classes * LANES, load(octet.means, k * LANES), fill(0.0)
-        for c in range(0, n_classes * LANES, LANES):
-            d = load(octet.change, at + c)
-            centred, seen = d - mean, d - shift * mean
-            value = value + (load(octet.quadratic, c) * centred * centred - load(octet.linear, c) * seen)
+        at, mean = k * n_classes * LANES, load(octet.means, k * LANES)
+        value = value_change(octet.change, at, mean, octet.linear, octet.quadratic, constants)
         error = load(octet.spreads, k * LANES) * truncation + load(octet.sizes, k * LANES) * rounding
         store(octet.values, k * LANES, load(octet.values, k * LANES) + value)
         store(octet.errors, k * LANES, load(octet.errors, k * LANES) + error)
 
 
 @inlined
-def _write_coefficients(octet: Octet) -> tuple[Vector, Vector, Vector]:
-    """Write the factors of a client's change and of its centred square.
+def measure_change(change: Floats, at: int, centre: Floats, constants: BoundConstants) -> tuple[Vector, Vector, Vector]:
+    """Return the spread of a change from index `at` on, its mean under `centre` and its summed absolute values."""
+    d = load(change, at)
+    smallest, largest, squares = d, d, d * d
+    mean, size = d * load(centre, 0), absolute(d)
+    for c in range(LANES, len(centre), LANES):
+        d = load(change, at + c)
+        if constants.uses_range:
+            smallest, largest = smaller(smallest, d), larger(largest, d)
+        else:
+            squares = squares + d * d
+        mean = mean + d * load(centre, c)
+        size = size + absolute(d)
+    spread = largest - smallest if constants.uses_range else root(squares)
+    return spread, mean, size
 
-    Return the squared norm of the total, and the largest factors over classes.
+
+@inlined
+def value_change(
+    change: Floats, at: int, mean: Vector, linear: Floats, quadratic: Floats, constants: BoundConstants
+) -> Vector:
+    """Return the value of a change from index `at` on, given its mean."""
+    # A loss whose spread is the range does not see a change of all classes alike, so the rounding of such a change must
+    # not be multiplied by the others' changes.
+    shift = 1.0 if constants.uses_range else 0.0
+    value = fill(0.0)
+    for c in range(0, len(linear), LANES):
+        d = load(change, at + c)
+        centred, seen = d - mean, d - shift * mean
+        value = value + (load(quadratic, c) * centred * centred - load(linear, c) * seen)
+    return value
+
+
+Coefficients = tuple[Floats, Floats, Floats, Floats, Floats]
+
+
+@inlined
+def write_coefficients(
+    parts: Coefficients, path: Vector, energy: Vector, magnitude: Vector, constants: BoundConstants
+) -> tuple[Vector, Vector]:
+    """Write the factors of a client's change and of its centred square; return those of its spread and size in errors.
+
+    From the total change, weights and centre of the cubic form, in place of the gradient and of the summed centred
+    squares of all changes.
     """
-    n_clients, n_classes = len(octet.spreads) // LANES, len(octet.total) // LANES
+    totals, weights, centre, linears, quadratics = parts
     mean, length = fill(0.0), fill(0.0)
-    for c in range(0, n_classes * LANES, LANES):
-        total = load(octet.total, c)
-        mean = mean + total * load(octet.centre, c)
+    for c in range(0, len(totals), LANES):
+        total = load(totals, c)
+        mean = mean + total * load(centre, c)
         length = length + total * total
     mean_cubic, largest_linear, largest_quadratic = fill(0.0), fill(0.0), fill(0.0)
-    for c in range(0, n_classes * LANES, LANES):
-        squares = fill(0.0)
-        for k in range(n_clients):
-            centred = load(octet.change, k * n_classes * LANES + c) - load(octet.means, k * LANES)
-            squares = squares + centred * centred
-        weight, centred = load(octet.weights, c), load(octet.total, c) - mean
-        term = weight * (centred * centred * (1 / 24) + squares * (1 / 12))
+    for c in range(0, len(totals), LANES):
+        weight, centred = load(weights, c), load(totals, c) - mean
+        term = weight * (centred * centred * (1 / 24) + load(quadratics, c) * (1 / 12))
         mean_cubic = mean_cubic + term
         quadratic = weight * centred * (1 / 12)
-        store(octet.linear, c, load(octet.linear, c) + term)
-        store(octet.quadratic, c, quadratic)
+        store(linears, c, load(linears, c) + term)
+        store(quadratics, c, quadratic)
         largest_quadratic = larger(largest_quadratic, absolute(quadratic))
-    for c in range(0, n_classes * LANES, LANES):
-        linear = load(octet.linear, c) - load(octet.centre, c) * mean_cubic
-        store(octet.linear, c, linear)
+    for c in range(0, len(totals), LANES):
+        linear = load(linears, c) - load(centre, c) * mean_cubic
+        store(linears, c, linear)
         largest_linear = larger(largest_linear, absolute(linear))
-    return length, largest_linear, largest_quadratic
+    truncation = truncation_each(root(length), energy, path, constants)
+    # The size of a term of the sum, per unit of the change of a class.
+    size = largest_linear + largest_quadratic * magnitude
+    rounding = constants.midpoint_rounding * magnitude + constants.gradient_rounding + constants.sum_rounding * size
+    return truncation, rounding
 
 
 @inlined

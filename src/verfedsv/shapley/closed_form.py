@@ -9,6 +9,8 @@ constants. All arithmetic is in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,7 @@ from verfedsv.losses import CubicForm, Logistic, Loss, Softmax
 from verfedsv.shapley.blocks import LARGEST_EMBEDDING, MOST_SAMPLES, Block, block_size, compensated_sum
 from verfedsv.shapley.class_sums import sum_classes, sum_softmax
 from verfedsv.shapley.estimate import Estimate
-from verfedsv.shapley.factor_sums import FactoredRounds, sum_logistic_rounds, sum_softmax_rounds
+from verfedsv.shapley.factor_sums import FactoredRounds, Sums, sum_logistic_rounds, sum_softmax_rounds
 from verfedsv.shapley.game import RoundGame
 from verfedsv.shapley.moments import (
     RUN,
@@ -72,20 +74,26 @@ class ClosedForm(Estimator[RoundGame]):
 def third_order(game: RoundGame, samples: NDArray[np.intp] | None = None) -> Estimate:
     """Return the values summed over `samples` (all if None) and divided by the number of all samples."""
     n_players, n_summed = game.n_players, game.n_samples if samples is None else len(samples)
+    found = game.third_order_sums() if samples is None else None
     if n_summed == 0:
         total = np.zeros(2 * n_players + 1)
+    elif found is not None:
+        total = _mean(found, game)
     else:
         # An array for each block, not an Estimate: small rounds spend most of their time in the interpreter.
         sums = game.map_blocks(lambda block: sum_third_order(block, game.loss), size=_size(game), samples=samples)
-        total = compensated_sum(sums)
-        if not np.isfinite(total[-1]):
-            game.raise_not_finite()
-        total /= game.n_samples
+        total = _mean(compensated_sum(sums), game)
     values, errors, utility = total[:n_players], total[n_players:-1], np.asarray(total[-1])
     if max(game.loss.smoothness, game.loss.fifth_derivative) == math.inf:
         errors[errors > 0] = np.inf
     # Counted as one evaluation before, one in the middle of, and one after the round.
     return Estimate(values, errors, utility, _METHODS, n_evaluations=3 * n_summed)
+
+
+def _mean(total: Floats, game: RoundGame) -> Floats:
+    if not np.isfinite(total[-1]):
+        game.raise_not_finite()
+    return total / game.n_samples
 
 
 def third_order_of_factors(rounds: FactoredRounds, labels: Array, loss: Loss) -> Estimate | None:
@@ -98,15 +106,19 @@ def third_order_of_factors(rounds: FactoredRounds, labels: Array, loss: Loss) ->
     n_players, n_samples, n_classes = rounds.table.shape
     constants = BoundConstants.of(loss, n_players, n_samples, n_classes)
     sum_rounds = sum_softmax_rounds if type(loss) is Softmax else sum_logistic_rounds
-    n_evaluations = 3 * int(rounds.moves.any(axis=1).sum())
     at_a_time = RUN * max(1, MOST_NUMBERS // max(1, rounds.moves.size * n_classes * RUN))
+    return as_estimate(
+        (sum_rounds(rounds, labels, part.start, part.stop, constants) for part in split(n_samples, at_a_time)),
+        rounds.moves,
+        n_samples,
+    )
 
-    def of_part(part: slice) -> Estimate:
-        sums = sum_rounds(rounds, labels, part.start, part.stop, constants)
-        return Estimate(*sums, _METHODS, n_evaluations=n_evaluations * (part.stop - part.start))
 
-    found = Estimate.sum(map(of_part, split(n_samples, at_a_time)))
-    return found if np.isfinite(found.utility).all() else None
+def as_estimate(parts: Iterable[Sums], moves: Array, n_samples: int) -> Estimate | None:
+    """Return the sum of values, errors and decreases of rounds over all samples, or None if it is not finite."""
+    found = Estimate.sum(Estimate(*sums, _METHODS) for sums in parts)
+    n_evaluations = 3 * int(moves.any(axis=1).sum()) * n_samples
+    return replace(found, n_evaluations=n_evaluations) if np.isfinite(found.utility).all() else None
 
 
 def _size(game: RoundGame) -> int | None:

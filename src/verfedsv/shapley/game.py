@@ -121,7 +121,7 @@ class RoundGame(Game):
         Estimators check that embeddings are finite as they read them.
         """
         loss = get_loss(loss)
-        before, after = _as_embeddings("previous", previous), _as_embeddings("current", current)
+        before, after = cls.as_embeddings("previous", previous), cls.as_embeddings("current", current)
         if before.shape != after.shape:
             raise InputError(
                 "previous and current must have the same shape (clients, samples) or (clients, samples, classes); "
@@ -149,6 +149,15 @@ class RoundGame(Game):
         hint = "; leave it out to use all cores"
         threads = available_threads() if n_threads is None else as_whole("n_threads", n_threads, at_least=1, hint=hint)
         return cls(before, after, encoded, loss, own, own_before, threads)
+
+    @staticmethod
+    def as_embeddings(name: str, embeddings: ArrayLike) -> Array:
+        """Return embeddings as an array (clients, samples, classes)."""
+        return with_classes(name, as_array(name, embeddings))
+
+    def third_order_sums(self) -> Floats | None:
+        """Return what `sum_third_order` does, of all samples, or None: then the compiled loops have to."""
+        return None
 
     @property
     def n_clients(self) -> int:
@@ -333,10 +342,10 @@ class RoundGame(Game):
         raise InputError(f"the absolute embeddings of a sample must sum to less than {LARGEST_EMBEDDING:g}")
 
 
-def _as_embeddings(name: str, embeddings: ArrayLike) -> Array:
-    array = as_array(name, embeddings)
+def with_classes(name: str, array: Array) -> Array:
+    """Return embeddings with an axis of classes; raise InputError if they have the wrong shape."""
     if array.ndim == 2:
-        array = array[:, :, np.newaxis]
+        array = array.reshape((*array.shape, 1))
     if array.ndim != 3:
         raise InputError(
             f"{name} must have shape (clients, samples) or (clients, samples, classes); received {array.shape}"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from verfedsv.arguments import as_positive, as_progress, as_whole
 from verfedsv.arrays import Floats
 from verfedsv.errors import InputError, ToleranceWarning, warn
+from verfedsv.gpu.devices import Device, is_on_gpu, takes_gpu, why_no_gpu
 from verfedsv.losses import Loss
 from verfedsv.shapley.estimate import ErrorKind, Estimate, is_confidence, keeps
 from verfedsv.shapley.estimators import Method, estimate_game, estimate_rounds, get_estimator
@@ -42,6 +43,7 @@ def shapley_values(
     seed: int = 0,
     n_threads: int | None = None,
     progress: Progress | None = None,
+    device: Device | None = None,
 ) -> ShapleyResult:
     """Return how much of one round's decrease of the loss each client is credited with, with error bounds.
 
@@ -76,6 +78,10 @@ def shapley_values(
         seed: the same seed gives the same result.
         n_threads: by default all cores. The result does not depend on it.
         progress: called with the number of steps done and the total number of steps.
+        device: "cuda" for the closed form on a GPU, with the extra `gpu`, "cpu", or "auto": a GPU if there is one. By
+            default a GPU if the embeddings are in its memory, as tensors of PyTorch or arrays of CuPy are; they are not
+            copied. Losses other than "logistic", "softmax" and scalar "squared", other methods, and samples whose error
+            is too large are valued by the processor.
 
     Returns:
         A `ShapleyResult`: `values`, `errors`, `shares`, and how they were obtained.
@@ -99,7 +105,7 @@ def shapley_values(
     if isinstance(head, str) and head == "sum":
         if previous_head is not None:
             raise InputError("previous_head is the head before the round; also pass head, the one after it")
-        game = RoundGame.from_arrays(
+        game = _round_game(device, previous, current).from_arrays(
             _as_one(previous),
             _as_one(current),
             labels,
@@ -155,6 +161,19 @@ class _Tolerance:
             return {}
         self.n_asked, self.asked = self.n_asked + 1, wanted
         return {0: Allowance.of_round(wanted * 0.8 ** (self.n_asked - 1), sampled=0.0)}
+
+
+def _round_game(device: Device | None, previous: Any, current: Any) -> type[RoundGame]:
+    """Return the game of a round that is valued on that device."""
+    if device is None:
+        takes = (is_on_gpu(previous) or is_on_gpu(current)) and why_no_gpu() is None
+    else:
+        takes = takes_gpu(device)
+    if not takes:
+        return RoundGame
+    from verfedsv.shapley.gpu.game import RoundOnGpu
+
+    return RoundOnGpu
 
 
 def _as_one(embeddings: Any) -> Any:

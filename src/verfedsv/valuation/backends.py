@@ -8,11 +8,13 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import ClassVar
 
 from verfedsv.shapley.blocks import block_size
-from verfedsv.shapley.closed_form import third_order_of_factors
+from verfedsv.shapley.closed_form import as_estimate, third_order_of_factors
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.estimators import Allowances, estimate_game, estimate_rounds
+from verfedsv.shapley.factor_sums import Sums
 from verfedsv.shapley.plan import Plan
 from verfedsv.threads import ordered_map, split
 from verfedsv.valuation.chunks import Chunk
@@ -24,6 +26,8 @@ TOGETHER = 16
 class Backend(ABC):
     """Values chunks of the size that suits it. It can be sent to other processes."""
 
+    on_gpu: ClassVar[bool] = False
+
     @abstractmethod
     def chunk_size(self, n_clients: int, width: int) -> int:
         """Return the number of samples in a chunk."""
@@ -34,6 +38,10 @@ class Backend(ABC):
 
         If the plan refines rounds, only these are valued, and the others are zero.
         """
+
+    def value_at_once(self, chunk: Chunk, plan: Plan) -> Estimate | None:  # noqa: ARG002  # a GPU's
+        """Return what `value` does, of a chunk of any size, or None: then its parts are valued by `value`."""
+        return None
 
     def split(self, n_samples: int, n_clients: int, width: int) -> list[slice]:
         """Return the samples of each chunk."""
@@ -55,6 +63,10 @@ class Backend(ABC):
         parts = self.split(chunk.n_samples, chunk.n_clients, chunk.width)
 
         def sums(plan: Plan) -> Iterator[Estimate]:
+            at_once = self.value_at_once(chunk, plan)
+            if at_once is not None:
+                yield at_once
+                return
             chunks = (chunk.part(samples, index) for index, samples in enumerate(parts))
             estimates = ordered_map(partial(self.value, plan=plan), chunks, workers)
             for batch in batches(len(parts)):
@@ -102,7 +114,7 @@ class CompiledLoops(Backend):
     def value(self, chunk: Chunk, plan: Plan) -> Estimate:
         """Return the sums of the estimates of all rounds: all in one loop, or one after the other."""
         if not plan.refined and plan.estimator.is_closed_form(plan.semivalue):
-            factored = chunk.factored
+            factored = chunk.factored()
             found = None if factored is None else third_order_of_factors(factored, chunk.labels, chunk.loss)
             if found is not None:  # otherwise the loop below says what is wrong
                 return found.with_players(chunk.n_clients + 1)
@@ -114,3 +126,31 @@ class CompiledLoops(Backend):
             found = estimate_game(game, plan, plan.call(t, chunk.index), allowed)
             rounds[t] = found.divided(1 / game.n_samples)
         return Estimate.of_rounds(rounds, chunk.n_rounds, chunk.n_clients + 1)
+
+
+class Gpu(CompiledLoops):
+    """The closed form of completed rounds on a GPU; all else as the compiled loops do it."""
+
+    on_gpu = True
+
+    def value_at_once(self, chunk: Chunk, plan: Plan) -> Estimate | None:
+        """Return the closed form of all samples, in parts that fit the GPU's memory."""
+        if plan.refined or not plan.estimator.is_closed_form(plan.semivalue):
+            return None
+        if chunk.weights is None or chunk.head is not None:
+            return None
+        from verfedsv.shapley.gpu import closed_form as gpu
+
+        n_players, n_ranks = len(chunk.table), chunk.weights.values.shape[2]
+        if not gpu.can_value(chunk.loss, n_players, chunk.width):
+            return None
+
+        def sums(part: slice) -> Sums:
+            own = chunk if chunk.n_samples == part.stop - part.start else chunk.part(part, 0)
+            factored = own.factored(gpu.stack)
+            assert factored is not None  # noqa: S101  # as the chunk has weights and no head
+            return gpu.sum_rounds(factored, own.labels, chunk.loss)
+
+        parts = split(chunk.n_samples, gpu.most_samples(n_ranks, n_players, chunk.width))
+        found = as_estimate(map(sums, parts), chunk.weights.moved, chunk.n_samples)
+        return None if found is None else found.with_players(chunk.n_clients + 1)

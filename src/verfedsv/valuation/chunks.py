@@ -10,11 +10,11 @@ game only if it moved in that round.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,11 @@ class Columns(NamedTuple):
             starts[player] = n_ranks
             n_ranks += own.shape[1]
         return starts
+
+
+def rows_of(factors: SampleFactors) -> Floats:
+    """Return the factors of all players as rows, (ranks, samples)."""
+    return Columns.of(factors).rows
 
 
 class Weights(NamedTuple):
@@ -200,7 +205,7 @@ class Chunk:
 
     def part(self, samples: slice, index: int) -> Chunk:
         """Return some of the samples, in all rounds; the samples of every change must be sorted."""
-        is_of_all = self._weights is not None
+        is_of_all = self.weights is not None
         result = replace(
             self,
             labels=self.labels[samples],
@@ -211,28 +216,29 @@ class Chunk:
             factors={player: own[samples] for player, own in self.factors.items()},
             index=index,
         )
-        vars(result)["_weights"] = self._weights  # the same for all parts
+        vars(result)["weights"] = self.weights  # the same for all parts
         return result
 
     @cached_property
-    def _weights(self) -> Weights | None:
+    def weights(self) -> Weights | None:
+        """The changes of all rounds as weights, or None if some samples of a player change without the others."""
         return Weights.of(self.rounds, self.factors, len(self.table), self.width)
 
-    @property
-    def factored(self) -> FactoredRounds | None:
-        """All rounds as products of factors, or None if some samples of a player change without the others.
+    def factored(self, stack: Callable[[SampleFactors], Any] = rows_of) -> FactoredRounds | None:
+        """Return all rounds as products of factors, or None if some samples of a player change without the others.
 
-        Under a head there is no loop for that, and the result is None.
+        Under a head there is no loop for that, and the result is None. `stack` makes rows of the factors of all
+        players, (ranks, samples).
         """
-        if self._weights is None or self.head is not None:
+        if self.weights is None or self.head is not None:
             return None
-        values, moved = self._weights
+        values, moved = self.weights
         # A server without a part in the sum is no player.
         has_server = moved[:, self.n_clients :].any() or self.table[self.n_clients :].any()
         n_players = len(self.table) if has_server else self.n_clients
         ranks = [self.factors[player].shape[1] if player in self.factors else 0 for player in range(n_players)]
         return FactoredRounds(
-            Columns.of(self.factors).rows,
+            stack(self.factors),
             np.cumsum([0, *ranks]),
             values,
             np.ascontiguousarray(moved[:, :n_players]),

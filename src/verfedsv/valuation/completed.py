@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +28,30 @@ TOLERANCE, MAX_SWEEPS = 1e-3, 100
 
 @dataclass(frozen=True)
 class CompletionPlan:
-    """The arguments of `complete`. `like` are the reports of an earlier completion to repeat, one for each client."""
+    """The arguments of `complete`. `like` are the reports of an earlier completion to repeat, one for each client.
+
+    `on_gpu` says whether sweeps are computed on a GPU.
+    """
 
     rank: int | Literal["auto"]
     regularization: float | Literal["auto"]
     seed: int
     n_threads: int
     like: tuple[CompletionReport, ...]
+    on_gpu: bool = False
 
     @classmethod
     def of(
-        cls, settings: ValuationSettings, executor: Executor | None, like: tuple[CompletionReport, ...]
+        cls,
+        settings: ValuationSettings,
+        executor: Executor | None,
+        like: tuple[CompletionReport, ...],
+        *,
+        on_gpu: bool = False,
     ) -> CompletionPlan:
         """Return the plan of a valuation: each completion has all threads, or one if several run on an executor."""
         n_threads = available_threads() if executor is None else 1
-        return cls(settings.rank, settings.regularization, settings.seed, n_threads, like)
+        return cls(settings.rank, settings.regularization, settings.seed, n_threads, like, on_gpu)
 
 
 def complete_players(
@@ -61,7 +70,7 @@ def complete_players(
     """
     players = [player for player, has_gaps in enumerate(uploads.has_gaps) if has_gaps]
 
-    def tasks() -> Iterator[_Task]:
+    def tasks() -> Iterator[CompletionTask]:
         last, pattern = None, None
         for player in players:
             changes = uploads.by_player[player]
@@ -70,9 +79,9 @@ def complete_players(
             width = training.width_of(player)
             values = pattern.sort([change.values for change in changes.values()], width, plan.n_threads)
             like = plan.like[player] if player < len(plan.like) else None
-            yield _Task(pattern, values, earlier.start_of(player) if earlier else None, like)
+            yield CompletionTask(pattern, values, earlier.start_of(player) if earlier else None, like)
 
-    fitted = ordered_map(partial(_complete_one, plan=plan), tasks(), executor or 1)
+    fitted = ordered_map(partial(complete_one, plan=plan), tasks(), executor or 1)
     completions, reports = dict[int, Completion](), list[CompletionReport]()
     for player, changes in enumerate(uploads.by_player):
         if uploads.has_gaps[player]:
@@ -106,7 +115,7 @@ def _count_withheld(uploads: Uploads) -> list[int]:
     return withheld
 
 
-class _Task(NamedTuple):
+class CompletionTask(NamedTuple):
     """The uploads of one player, (observations, classes), and a completion of its first rounds to start from.
 
     `like` is the report of a completion to repeat.
@@ -118,12 +127,20 @@ class _Task(NamedTuple):
     like: CompletionReport | None
 
 
-def _complete_one(task: _Task, plan: CompletionPlan) -> Completion:
+def complete_one(task: CompletionTask, plan: CompletionPlan) -> Completion:
+    """Return the completed embeddings of one player."""
     pattern, values, start, like = task
     uploads = Observations.in_memory(pattern, values, HELD_OUT, plan.seed)
-    solver = CompiledSolver(uploads, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads)
+    own = uploads, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads
+    solver = _gpu_solver(own, pattern, values) if plan.on_gpu else CompiledSolver(*own)
     fit, report = fit_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
     return Completion(fit.rounds, solver.solve(fit), report)
+
+
+def _gpu_solver(arguments: tuple[Any, ...], pattern: Pattern, values: Array) -> CompiledSolver:
+    from verfedsv.completion.gpu import GpuSolver  # which imports numba.cuda
+
+    return GpuSolver(*arguments, pattern=pattern, values=values)
 
 
 def _samples(changes: Mapping[int, Change]) -> list[Array]:

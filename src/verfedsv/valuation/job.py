@@ -125,7 +125,7 @@ class Job:
         begin = time.perf_counter()
         training, n_players = self.training, len(self.training.clients) + 1
         reports = self.like.completion if self.like is not None else None
-        plan = CompletionPlan.of(self.settings, self.executor, reports or ())
+        plan = CompletionPlan.of(self.settings, self.executor, reports or (), on_gpu=self.backend.on_gpu)
         earlier = None if self._continued is None else self._continued.factorisation
         n_steps = self._n_steps(rows, training.n_rounds)  # a completion takes about as long as the valuation
         step = _Steps(self.progress, n_players * n_steps)

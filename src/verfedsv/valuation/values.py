@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from verfedsv.arguments import as_progress
 from verfedsv.errors import CompletionWarning, InputError, ToleranceWarning, warn
+from verfedsv.gpu.devices import Device, takes_gpu
 from verfedsv.losses import Loss, get_loss
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method, Progress, Semivalue
@@ -21,8 +22,9 @@ from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.semivalues import get_semivalue
 from verfedsv.shapley.values import describe_remaining_error
 from verfedsv.transcript import Recorder, Transcript
+from verfedsv.valuation.backends import CompiledLoops, Gpu
 from verfedsv.valuation.job import Job
-from verfedsv.valuation.limits import as_partitioning
+from verfedsv.valuation.limits import Partitioning, as_partitioning
 from verfedsv.valuation.result import Valuation, why_unknown
 from verfedsv.valuation.trainings import RecordedTraining
 
@@ -48,6 +50,7 @@ def value(
     memory: int | str | None = None,
     scratch: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    device: Device = "cpu",
 ) -> Valuation:
     """Return what each client contributed to a recorded training, with errors.
 
@@ -87,6 +90,8 @@ def value(
         tolerance: for "auto", the largest error of the estimator, relative to the largest value.
         n_permutations: for "permutation", the number per round, by default ceil(100 M ln M); for "auto", the most that
             a sample may draw in a round, on average, by default 128 (other semivalues: as for "permutation").
+        device: "cuda" to compute the closed form of completed rounds on a GPU, with the extra `gpu`, or "auto": a GPU
+            if there is one. Values are those of the processor to 1e-12; it also values what the closed form does not.
         semivalue: of each round, as in `shapley_values`: "shapley", "banzhaf", "leave-one-out", "beta(a, b)" or
             `Beta(a, b)`. Only Shapley values add up to the decrease of the loss.
         memory: the bytes that each process may take, a number or such as "4GB", for trainings larger than memory: they
@@ -126,11 +131,22 @@ def value(
         raise InputError(f"executor must be a concurrent.futures.Executor; received {executor!r}")
     told = as_progress(progress) or (lambda _done, _total: None)
     limits = as_partitioning(training.transcript, memory, scratch, executor, resume=resume, continues=since is not None)
-    job = Job(training, settings, kind, chosen, told, executor, since, like, limits)
+    backend = _backend(device, limits)
+    job = Job(training, settings, kind, chosen, told, executor, since, like, limits, backend)
     result = job.run()
     result = replace(result, seconds={**result.seconds, "total": time.perf_counter() - begin})
     _warn(result, job.n_permutations)
     return result
+
+
+def _backend(device: Device, limits: Partitioning | None) -> CompiledLoops:
+    """Return what values chunks; raise InputError if a GPU is asked for with what only processors can do."""
+    on_gpu = takes_gpu(device)
+    if on_gpu and limits is not None:
+        if device == "cuda":
+            raise InputError("device 'cuda' is for one process: leave out executor, memory, scratch and resume")
+        return CompiledLoops()
+    return Gpu() if on_gpu else CompiledLoops()
 
 
 def _warn(result: Valuation, n_permutations: int) -> None:
