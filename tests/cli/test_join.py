@@ -1,4 +1,4 @@
-"""`verfedsv join`: what is wrong with a client's own options is said before it connects."""
+"""`verfedsv join`: what is wrong with a client's own options is said before it connects, and what it prints at the end."""
 
 import datetime as dt
 
@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.cli.inprocess import call
+from verfedsv.cli.join import share_in
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,22 @@ def test_columns_are_looked_at_before_connecting(tmp_path, options, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "share"),
+    [
+        (b'{"share": 0.25}', 0.25),
+        (b'{"share": null}', None),
+        (b'{"share": "all"}', None),
+        (b"[1]", None),
+        (b"{", None),
+        (b"\xff", None),
+        (b"[" * 10_000, None),
+    ],
+)
+def test_a_share_is_read_from_a_file_of_anything(tmp_path, content, share):
+    """The server may have sent anything under that name."""
+    path = tmp_path / "value.json"
+    path.write_bytes(content)
+    assert share_in(path) == share

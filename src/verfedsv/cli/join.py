@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import EXIT_INTERRUPTED
 from verfedsv.errors import InputError
 from verfedsv.texts import printable
+from verfedsv.untrusted import read_json
 
 
 def join(
@@ -115,8 +116,15 @@ def join(
             raise typer.Exit(EXIT_INTERRUPTED) from None
     for path in joining.results:
         console.print(f"received {path}", highlight=False, markup=False, soft_wrap=True)
-        if path.name.startswith("value"):
-            own = json.loads(path.read_text(encoding="utf-8"))
-            if own.get("share") is not None:
-                console.print(f"your share of what the clients achieved: {own['share']:.1%}", highlight=False)
+        if path.name.startswith("value") and (share := share_in(path)) is not None:
+            console.print(f"your share of what the clients achieved: {share:.1%}", highlight=False)
     console.print(printable(end.reason), highlight=False, markup=False)
+
+
+def share_in(path: Path) -> float | None:
+    """Return the share that the server's file states, None if it states none: it may have sent anything."""
+    with suppress(InputError):
+        content = read_json(path.read_bytes(), path.name)
+        share = content.get("share") if isinstance(content, dict) else None
+        return float(share) if isinstance(share, int | float) else None
+    return None
