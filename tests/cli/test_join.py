@@ -1,4 +1,4 @@
-"""`verfedsv join`: what is wrong with a client's own options is said before it connects, and what it prints at the end."""
+"""`verfedsv join`: what is wrong with options is said before it connects, and what it prints at the end."""
 
 import datetime as dt
 
