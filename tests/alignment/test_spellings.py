@@ -58,7 +58,7 @@ def test_usual_differences_are_no_doubts():
     assert doubts_of(bank=["A-1", "b", "001"], telco=["C-1", "d", "002"], shop=["E-1", "f", "003", "7"]) == []
 
 
-@pytest.mark.parametrize(("ids", "message"), [(["a", " "], "1 rows have no id"), (["a", "b", " a"], "1 are repeated")])
+@pytest.mark.parametrize(("ids", "message"), [(["a", " "], "1 row without an id"), (["a", "b", " a"], "1 id repeated")])
 def test_blank_and_repeated_ids_are_refused(ids, message):
     """As for files: the error counts them."""
     with pytest.raises(DataError, match=f"bank: .*{message}"):

@@ -89,7 +89,7 @@ def test_options_that_cannot_be_used(credit, tmp_path, arguments, says):
     ("content", "says"),
     [
         (b"age,owner,country\n1,true,7\n", "has no column of ids 'id'; it has 'age', 'owner', 'country'"),
-        (b"id,age,owner,country\na,1,true,7\na,2,true,7\n", "ids must be unique; 1 are repeated"),
+        (b"id,age,owner,country\na,1,true,7\na,2,true,7\n", "ids must be unique; 1 id repeated"),
         (b"id,age,owner,country\na,x,true,7\n", "column 'age' held numbers in training, and here it is text"),
         (b"id,age,owner,country\na,1e400,true,7\n", "column 'age' has infinite numbers"),
         (b"id,age,owner,country\na,1e308,true,7\n", "bank: embeddings must be finite and below 1e+12 in size"),

@@ -70,11 +70,11 @@ def test_ids_of_two_kinds(tmp_path, files, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("1|NA|nan|4", "2 rows have no id in column 'id'"),
-        ("a| |", "2 rows have no id in column 'id'"),
-        (pa.array([None, None]), "2 rows have no id"),
-        (pa.array(["a", None]), "1 rows have no id"),
-        (" 7|7", "ids must be unique; 1 are repeated, for example 7"),
+        ("1|NA|nan|4", "2 rows without an id in column 'id'"),
+        ("a| |", "2 rows without an id in column 'id'"),
+        (pa.array([None, None]), "2 rows without an id"),
+        (pa.array(["a", None]), "1 row without an id"),
+        (" 7|7", "ids must be unique; 1 id repeated, for example 7"),
         ("1.0|2", "ids must be whole numbers or text; column 'id' has decimal numbers"),
         (" 1.5| 2.5", "ids must be whole numbers or text; column 'id' has decimal numbers"),
         (pa.array([1.0, 2.0]), "ids must be whole numbers or text; column 'id' is of type double"),

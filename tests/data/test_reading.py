@@ -72,7 +72,8 @@ def test_utf_8_with_or_without_a_mark(tmp_path, encoding):
         (b"id;x\n1;2\n", "columns must be separated by commas; here they seem to be separated by ';'"),
         (b"id;x\n1;2,5\n", "columns must be separated by commas; here they seem to be separated by ';'"),
         (b"id\tx\n1\t2\n", r"columns must be separated by commas; here they seem to be separated by '\\t'"),
-        (b"id,x\n1,2,3\n", "bank.csv cannot be read: .*Expected 2 columns, got 3"),
+        (b"id,x\n1,2,3\n", "bank.csv cannot be read: .*Expected 2 columns, got 3: 1,2,3"),
+        (b"id\n\x1b[31m\x07,2\n", "bank.csv cannot be read: .*Expected 1 columns, got 2; is it a file of this kind"),
     ],
 )
 def test_files_that_are_not_tables(tmp_path, content, message):

@@ -78,7 +78,7 @@ def test_columns_that_are_empty_or_whole_in_one_file(tmp_path):
         ),
         ({"bank": {"age": ["a", "b", "c"]}}, r"column 'age' is of type int64 in .*bank\.csv and of type .*string in"),
         ({"bank": {"id": [21, 22, 23]}}, r"no sample is in all files.*bank-test\.csv: 21, 22, 23"),
-        ({"bank": {"id": [11, 11, 12]}}, r"bank-test\.csv: ids must be unique; 1 are repeated, for example 11"),
+        ({"bank": {"id": [11, 11, 12]}}, r"bank-test\.csv: ids must be unique; 1 id repeated, for example 11"),
         ({"telco": {"calls": [1.0, np.inf, 2.0]}}, "column 'calls' has infinite numbers"),
     ],
 )

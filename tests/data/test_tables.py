@@ -248,7 +248,7 @@ def test_ids_of_text(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 are repeated, for example 1"),
+        ({"telco": {"id": [1, 1, 2, 3]}}, "ids must be unique; 1 id repeated, for example 1"),
         (
             {"telco": {"id": ["a", "b", "c", "d"]}},
             r"ids must be written in the same way .*bank\.csv has numbers \(3\); .*text \(a\)",
@@ -262,8 +262,8 @@ def test_ids_of_text(tmp_path):
             "'when' is of type date.*Write dates and times as numbers, .*columns",
         ),
         ({"telco": {"calls": [1.0, 2.0, np.inf, 3.0]}}, "column 'calls' has infinite numbers"),
-        ({"telco": {"id": ["1", " ", "3", "7"]}}, "1 rows have no id in column 'id'"),
-        ({"telco": {"id": ["a", "", "c", "d"]}, "bank": {"id": ["a", "", "e", "f"]}}, "1 rows have no id in column"),
+        ({"telco": {"id": ["1", " ", "3", "7"]}}, "1 row without an id in column 'id'"),
+        ({"telco": {"id": ["a", "", "c", "d"]}, "bank": {"id": ["a", "", "e", "f"]}}, "1 row without an id in column"),
         ({"bank": {"y": [None] * 4}}, "labels need 2 to 1,000 different values; there are 0"),
     ],
 )
@@ -309,7 +309,7 @@ def test_text_that_is_not_utf_8(tmp_path):
 def test_ids_that_are_missing(tmp_path):
     """They are counted."""
     files = two(tmp_path, ".parquet", telco={"id": [1, None, 3, 7]})
-    with pytest.raises(DataError, match="1 rows have no id in column 'id'"):
+    with pytest.raises(DataError, match="1 row without an id in column 'id'"):
         join_tables(files, ("bank", "y"))
 
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from verfedsv.data.reading import is_text
 from verfedsv.errors import DataError
+from verfedsv.texts import count
 
 WHOLE = "^(0|-?[1-9][0-9]*)$"
 """A whole number without plus sign or leading zeros."""
@@ -59,13 +60,13 @@ def read_ids(table: pa.Table, path: Path, id_column: str) -> Ids:
     values = pc.utf8_trim_whitespace(written)
     n_missing = values.null_count or _n_written_as_missing(values)
     if n_missing:
-        raise DataError(f"{path}: {n_missing:,} rows have no id in column {id_column!r}")
+        raise DataError(f"{path}: {count(n_missing, 'row')} without an id in column {id_column!r}")
     if pc.any(pc.match_substring(values, "\0")).as_py():
         raise DataError(f"{path}: some ids in column {id_column!r} have NUL characters in them; correct the file")
     counts = pc.value_counts(values)
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
-        raise DataError(f"{path}: ids must be unique; {len(repeated):,} are repeated, for example {repeated[0]}")
+        raise DataError(f"{path}: ids must be unique; {count(len(repeated), 'id')} repeated, for example {repeated[0]}")
     n_stripped = pc.sum(pc.not_equal(written, values)).as_py()
     return Ids(path, values, bool(pa.types.is_integer(kind)), n_stripped or 0)
 

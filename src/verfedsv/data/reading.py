@@ -6,6 +6,7 @@ import codecs
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,8 +44,15 @@ def read_table(path: Path, id_column: str | None, text: Iterable[str] = ()) -> p
         raise DataError(_not_utf8(path)) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DataError(
-            _not_utf8(path) if "invalid utf8" in str(error).lower() else f"{path} cannot be read: {error}"
+            _not_utf8(path) if "invalid utf8" in str(error).lower() else f"{path} cannot be read: {_shown(error)}"
         ) from None
+
+
+def _shown(error: Exception) -> str:
+    """Return an error of Arrow up to the first byte of a file's content that no terminal should get."""
+    text = str(error)
+    shown = "".join(takewhile(str.isprintable, text))
+    return text if len(shown) == len(text) else f"{shown.rstrip(' :')}; is it a file of this kind?"
 
 
 def order_of(table: pa.Table, name: str) -> list[str]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from verfedsv.arrays import Array
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, check_column, read_source
 from verfedsv.errors import InputError
 from verfedsv.runs.config import ClientSection, Config
+
+_PART = 100_000
+"""Rows that are hashed at once."""
 
 
 class LabelFile:
@@ -47,6 +56,32 @@ class LabelFile:
     def ids(self) -> Ids:
         """The ids of its rows."""
         return self.source.ids[0]
+
+    def order(self, rows: Array) -> Array:
+        """Return the order in which the samples in these rows are trained on, whatever their order is in `rows`.
+
+        Each alignment shuffles the samples; by this, the same files give the same test samples and batches. It is that
+        of a hash of the ids, keyed with all ids and labels, which nobody else has: sample numbers, which auditors get,
+        still say nothing about ids.
+        """
+        key = self._hash_of_all()
+        marks = [
+            hashlib.blake2b(own.encode(), key=key).digest() for own in self.ids.values.take(pa.array(rows)).to_pylist()
+        ]
+        return np.array(sorted(range(len(marks)), key=marks.__getitem__), np.intp)
+
+    def _hash_of_all(self) -> bytes:
+        """Return a hash of all ids with their labels, whatever the order of the rows."""
+        labels, found = (
+            self.source.table.column(str(self._label)).cast(pa.large_string()).combine_chunks(),
+            hashlib.sha256(),
+        )
+        by_id = pc.sort_indices(self.ids.values)
+        for start in range(0, len(by_id), _PART):
+            part = by_id.slice(start, _PART)
+            pairs = zip(self.ids.values.take(part).to_pylist(), labels.take(part).to_pylist(), strict=True)
+            found.update("".join(f"{own}\0{label}\0" for own, label in pairs).encode())
+        return found.digest()
 
     def describe(self) -> str:
         """Return what the file has; raise an error if it cannot be used."""

@@ -71,7 +71,7 @@ class NetworkRun(Run):
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.check: Callable[[], None] = lambda: None
         self._start, self._away = "", set[str]()
-        self._known: Any = None
+        self._samples: Any = None
 
     def listen_at(self, address: str | None = None, keys: Path | None = None) -> None:
         """Use another address than that of the configuration, or the certificates in a folder."""
@@ -125,15 +125,8 @@ class NetworkRun(Run):
         self._lock = lock_folder(self.private)
         remove_leftovers(self.private)
         limit = partial(largest_answer, widths={}, n_samples=0)
-        self.hub = Hub(
-            self.others,
-            admit,
-            accept=self._accept,
-            limit=limit,
-            about=self._about(),
-            training=self.identity,
-            on_event=self._report,
-        )
+        who: dict[str, Any] = {"about": self._about(), "training": self.identity, "accept": self._accept}
+        self.hub = Hub(self.others, admit, limit=limit, on_event=self._report, **who)
         return self.hub.start(self.server_section.address, credentials)
 
     def close(self, end: End) -> None:
@@ -215,8 +208,10 @@ class NetworkRun(Run):
     def data(self) -> VerticalData:
         """The labels, and the columns of the client in this process, if there is one."""
         section, rows = self.config.data, self._common_rows
+        order = np.arange(len(rows)) if section.aligned else self._labels.order(rows)
+        rows = rows[order]
         matched = Matched({self._labels.owner: rows}, 0, f"{len(rows):,} samples are common to all")
-        data, self._known = join_with_others(
+        data, known = join_with_others(
             self._labels.owner,
             self._labels.file,
             self._labels.source,
@@ -228,6 +223,7 @@ class NetworkRun(Run):
             n_classes=section.classes,
             loss=self.config.training.loss,
         )
+        self._samples = order[known].astype(np.int64)
         return data
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
@@ -257,7 +253,7 @@ class NetworkRun(Run):
         local = [client_of(columns, data.is_test, terms[columns.name], checkpoint) for columns in data.clients]
         self.hub.local = {client.name: client for client in local}
         others = {name: terms[name] for name in self.others}
-        samples, deadline, self._start = self._known.astype(np.int64), self.server_section.deadline, ""
+        samples, deadline, self._start = self._samples, self.server_section.deadline, ""
         self._start = begin_all(self.hub, data, samples, others, self.roster.n_rounds, deadline, self._away)
         absences = Absences(self.hub, self.server_section, self._files.checkpoints_path, self.notify)
         return Training(
