@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from tests.cli.inprocess import call
 from tests.network.consortium import Consortium
 from verfedsv.network.consortium import make_keys
+from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.messages import End
 from verfedsv.network.serving import NetworkRun
 
@@ -36,6 +38,19 @@ def serving(consortium):
     port = run.open(admit, credentials)
     yield f"127.0.0.1:{port}"
     run.close(End("", 0, 0, "over", is_finished=True))
+
+
+def test_a_healthy_doctor_is_no_stranger(consortium, monkeypatch):
+    """The server does not count its connection as one that came to nothing."""
+    monkeypatch.setattr("verfedsv.network.server_keys.Handshakes", partial(Handshakes, late=0.0))
+    run = NetworkRun.of_file(consortium.config)
+    admit, handshakes = run.credentials(None)
+    port = run.open(admit, handshakes)
+    try:
+        assert call("doctor", f"127.0.0.1:{port}", *OPTIONS).returncode == 0
+        assert handshakes.ended() == 0
+    finally:
+        run.close(End("", 0, 0, "over", is_finished=True))
 
 
 OPTIONS = ["--features", "telco.csv", "--certificate", "keys/telco.crt", "--json"]

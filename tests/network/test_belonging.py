@@ -160,3 +160,12 @@ def test_up_says_that_a_run_is_gone_whose_clients_are_there(both):
     shutil.copytree(both[0].folder / "of-shop", other.private / "shop")
     with pytest.raises(InputError, match=r"models of clients of a run that is not in .*: put that back, or delete"):
         Parties(both[1].config, other)._check_folders()
+
+
+def test_predictions_take_the_passphrase_from_a_file(both, tmp_path, monkeypatch):
+    """As serve and join do."""
+    named = []
+    monkeypatch.setattr("verfedsv.cli.predict.existing_passphrase", named.append)
+    options = ["--serve", both[0].config, "--passphrase-file", tmp_path / "secret", "-o", tmp_path / "p.csv"]
+    assert "--serve needs --ids" in call("predict", both[0].run, *options).stderr
+    assert named == [tmp_path / "secret"]

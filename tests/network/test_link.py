@@ -88,3 +88,29 @@ def test_a_second_connection_of_a_client_is_explained():
         is_done.set()
         call.cancel()
     hub.stop(grace=0)
+
+
+class Lost(grpc.RpcError):
+    """What gRPC says if the server dies, and if it does not accept a certificate."""
+
+    def code(self):
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self):
+        return "Socket closed"
+
+
+@pytest.mark.parametrize(("is_welcome", "says"), [(True, "the connection was lost"), (False, "it hung up at once")])
+def test_a_lost_connection_is_not_a_refused_one(is_welcome, says):
+    """Before the server's first message, the certificate may be the reason; after it, that cannot be."""
+    events = []
+    link = Link("127.0.0.1:1", None, lambda: hello_of("telco"), print, patience=0, on_event=events.append)
+
+    def attend():
+        link._is_welcome = is_welcome
+        raise Lost
+
+    link._attend = attend
+    with pytest.raises(UnreachableError, match=says):
+        link.run()
+    assert events[0].startswith(says)

@@ -122,9 +122,13 @@ def _at_client(
     own = name or (credentials.name if credentials else "")
     if own or folder is not None:
         yield checks.check_folder(folder or Path(f"verfedsv-{own}"))
-    reached = [*checks.check_address(address)]
-    yield from reached
-    if all(check.state != "bad" for check in reached) and (credentials is not None or insecure):
+    host = checks.check_host(address)
+    yield host
+    if host.state == "bad":
+        return
+    if credentials is None and not insecure:
+        yield checks.check_port(address)
+    else:
         yield from checks.check_server(address, own, credentials)
 
 

@@ -50,7 +50,12 @@ def join(
         Path | None, typer.Option(help="Where your part is kept. Default: verfedsv-NAME.", metavar="FOLDER")
     ] = None,
     patience: Annotated[
-        float | None, typer.Option(help="Give up after so many seconds without the server. Default: never.", min=0)
+        float | None,
+        typer.Option(
+            help="Give up after so many seconds without the server. Other clients are waited for without limit. "
+            "Default: never.",
+            min=0,
+        ),
     ] = None,
     predict: Annotated[
         Path | None,

@@ -13,8 +13,10 @@ from rich.console import Console
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import AsJson, RunArgument
 from verfedsv.cli.output import as_shown, check_writable, print_text, write_file
+from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar
 from verfedsv.errors import InputError
+from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.predicting import PredictedRows, Source
 from verfedsv.runs.predicting import predict as predict_files
@@ -63,6 +65,7 @@ def predict(
     ] = None,
     keys: Annotated[Path | None, typer.Option(help="With --serve, as for verfedsv serve.", metavar="FOLDER")] = None,
     insecure: Insecure = False,
+    passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict new rows with the models of a finished run; the files it was trained on are not needed.
@@ -89,7 +92,10 @@ def predict(
     folder = RunFolder(run)
     with explain_interrupt(Console(stderr=True), "stopped; nothing was written."):
         if network is not None:
-            result = _predict_over_network(folder, network, ids, clients, id_column, address, keys, insecure)
+            passphrase = None if insecure else existing_passphrase(passphrase_file)
+            result = _predict_over_network(
+                folder, network, ids, clients, id_column, address, keys, passphrase, insecure
+            )
         else:
             files = parse_files(features or (), folder.open(for_values=False).clients)
             result = predict_files(folder, files, id_column=id_column)
@@ -110,11 +116,11 @@ def _predict_over_network(
     id_column: str | None,
     address: str | None,
     keys: Path | None,
+    passphrase: Passphrase | None,
     insecure: bool,
 ) -> PredictedRows:
     """Wait for the clients on other machines, and return predictions of the ids that all have."""
     import_network()
-    from verfedsv.cli.passphrases import existing_passphrase
     from verfedsv.network.messages import End
     from verfedsv.network.predicting import NetworkPrediction
 
@@ -127,9 +133,7 @@ def _predict_over_network(
     run.prepare(tuple(clients or ()), ids, id_column)
     console = Console(stderr=True)
     run.notify = lambda text: console.print(f"{now()} {text}", highlight=False, markup=False, soft_wrap=True)
-    admit, credentials = run.credentials(
-        None if insecure else existing_passphrase(None), check_loopback if insecure else None
-    )
+    admit, credentials = run.credentials(passphrase, check_loopback if insecure else None)
     port = run.open(admit, credentials)
     end = End("", 0, 0, "the server stopped before the rows were predicted", is_finished=False)
     try:

@@ -22,7 +22,7 @@ from verfedsv.data.tables import read_columns
 from verfedsv.errors import VerfedsvError
 from verfedsv.network.certificates import Certificate, read_certificates, shown_time
 from verfedsv.network.credentials import Credentials
-from verfedsv.network.link import explain
+from verfedsv.network.link import NOBODY, explain
 from verfedsv.network.messages import PROTOCOL, Hello, Welcome
 from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
@@ -90,27 +90,33 @@ def check_folder(folder: Path) -> Check:
     return Check("folder", "ok" if free > _ROOM else "note", text)
 
 
-def check_address(address: str) -> Iterator[Check]:
-    """Check that HOST:PORT can be found and something listens there."""
+def check_host(address: str) -> Check:
+    """Check that the host of HOST:PORT can be found."""
     host, _, port = address.rpartition(":")
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)}
     except (OSError, ValueError):
-        yield Check("host", "bad", f"{host!r} has no address; check the spelling, or ask the operator of the server")
-        return
-    yield Check("host", "ok", f"{host} is {', '.join(sorted(found))}")
+        return Check("host", "bad", f"{host!r} has no address; check the spelling, or ask the operator of the server")
+    return Check("host", "ok", f"{host} is {', '.join(sorted(found))}")
+
+
+def check_port(address: str) -> Check:
+    """Check that something listens at HOST:PORT; the server counts this connection as one of a stranger."""
+    host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _WAIT).close()
     except OSError as error:
-        why = error.strerror or str(error)
-        todo = "is the server started, and does a firewall let you out to this port?"
-        yield Check("port", "bad", f"nothing answers at {address} ({why}): {todo}")
-        return
-    yield Check("port", "ok", f"{address} answers")
+        return _silence(address, error.strerror or str(error))
+    return Check("port", "ok", f"{address} answers")
+
+
+def _silence(address: str, why: str) -> Check:
+    todo = "is the server started, and does a firewall let you out to this port?"
+    return Check("port", "bad", f"nothing answers at {address} ({why}): {todo}")
 
 
 def check_server(address: str, name: str, credentials: Credentials | None) -> Iterator[Check]:
-    """Check, in a connection of its own, what the server says to this client."""
+    """Check, in a connection of its own, that the server can be reached, and what it says to this client."""
     channel_credentials = None
     if credentials is not None:
         channel_credentials = grpc.ssl_channel_credentials(
@@ -139,11 +145,16 @@ def check_server(address: str, name: str, credentials: Credentials | None) -> It
                     break
         welcome = request_from_bytes(content or b"", name)
     except grpc.RpcError as error:
+        if explain(error) == NOBODY or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            yield _silence(address, f"waited for {time.time() - begin:.0f} s")
+            return
+        yield Check("port", "ok", f"{address} answers")
         yield Check("server", "bad", explain(error))
         return
     except VerfedsvError as error:
         yield Check("server", "bad", f"what answers at {address} is not a server of verfedsv: {error}")
         return
+    yield Check("port", "ok", f"{address} answers")
     if not isinstance(welcome, Welcome):
         yield Check("server", "bad", f"what answers at {address} is not a server of verfedsv")
         return

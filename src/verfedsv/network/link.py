@@ -68,7 +68,7 @@ class Link:
                 end = self._attend()
             except grpc.RpcError as error:
                 self._check(error)
-                why = explain(error)
+                why = explain(error, was_connected=self._is_welcome)
             else:
                 if end is not None:
                     return end
@@ -147,6 +147,8 @@ def _is_about_certificates(details: str) -> bool:
     return any(text in details for text in ("CERTIFICATE", "Peer name", "Hostname Verification", "certificate"))
 
 
+NOBODY = "nothing answers there"
+
 _REASONS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
@@ -158,16 +160,17 @@ _REASONS = (
     ("resolving", "no host of this name is known here; check the spelling"),
     ("lookup failed", "no host of this name is known here; check the spelling"),
     ("Socket closed", "it hung up at once: either it does not accept your certificate, or it is no server of verfedsv"),
-    ("connect", "nothing answers there"),
+    ("Connection reset", "the connection was lost"),
+    ("connect", NOBODY),
 )
 """What gRPC says in its details if there is no connection, and what that means."""
 
 
-def explain(error: Any) -> str:
-    """Return in words why a connection failed."""
+def explain(error: Any, *, was_connected: bool = False) -> str:
+    """Return in words why a connection failed, or ended if the server had welcomed the client."""
     details = str(error.details() or error.code().name)
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         for text, meaning in _REASONS:
             if text in details:
-                return meaning
+                return "the connection was lost" if was_connected else meaning
     return details.partition("\n")[0][:200]

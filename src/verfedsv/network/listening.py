@@ -78,7 +78,7 @@ class Listener:
         while True:
             await asyncio.sleep(_REPORT)
             if n_ended := handshakes.ended():
-                what = "without a certificate of this consortium, or said nothing; stderr has gRPC's reasons"
+                what = "without a certificate of this consortium, or said nothing"
                 self._on_event(Event("refused", "", f"{count(n_ended, 'connection')} ended {what}"))
 
 
