@@ -126,7 +126,9 @@ def find_fault_at_end(folder: RunFolder, transcript: Transcript) -> tuple[str, .
 def facts_of(folder: RunFolder, transcript: Transcript, faults: tuple[str, ...] = ()) -> RunFacts:
     """Return the facts by which a run is judged, besides its values."""
     extent = folder.extent(transcript)
-    return RunFacts(extent.n_planned, extent.is_running, faults, folder.notes(), folder.least_train_loss())
+    # While it is running, its file of measurements is followed, not read again and again.
+    evaluated = None if extent.is_running else folder.least_train_loss()
+    return RunFacts(extent.n_planned, extent.is_running, faults, folder.notes(), evaluated)
 
 
 def summarise_settlement(settlement: Settlement, valuation: Valuation) -> SettlementSummary:
