@@ -152,8 +152,8 @@ def judge_evaluation(books: Books, evaluated: float | None) -> Iterator[Reason]:
     """Yield a doubt if the least training loss that the server measured fell by less than half of what was recorded.
 
     Uploads come in rounds, and predictions for the measurements: a client may answer the first with what it knows of
-    the labels, and the second by its columns. In 100 honest trainings, the measured decrease was 0.91 to 1.04 of the
-    recorded one.
+    the labels, and the second by its columns. In 43 different honest trainings, the measured decrease was at least 0.91
+    of the recorded one.
     """
     if evaluated is None or books.start <= books.end:
         return
@@ -161,7 +161,8 @@ def judge_evaluation(books: Books, evaluated: float | None) -> Iterator[Reason]:
         text = (
             f"The server's own evaluations contradict what was recorded: by the uploads the loss fell from "
             f"{books.start:.4g} to {books.end:.4g}, and by the predictions that clients sent for the same samples, to "
-            f"{evaluated:.4g} at best. A client may have uploaded embeddings that do not come from its columns."
+            f"{evaluated:.4g} at best. A client may have uploaded embeddings that do not come from its columns, or "
+            "have been away whenever the server evaluated."
         )
         yield Reason("doubt", "evaluation", text, "the server's own evaluations contradict what was recorded")
 
