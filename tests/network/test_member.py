@@ -10,7 +10,7 @@ import pytest
 
 from tests.network.consortium import write_csv
 from verfedsv.data.sources import ClientFile
-from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction, Refusal
+from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Predict, Prediction, Refusal, Restore, Save
 from verfedsv.network import messages as net
 from verfedsv.network.belonging import newest_checkpoint
 from verfedsv.network.member import Member
@@ -100,6 +100,20 @@ def test_what_was_received_is_never_replaced(member, tmp_path):
     refusal = member.answer(net.Deliver("telco", 0, 99, "statement.json", b"one too many"))
     assert "move them away" in refusal.reason
     assert len([*received.iterdir()]) == 20
+
+
+def test_who_comes_back_says_where_it_continues(member, tmp_path):
+    """After a kill; and where it goes back to, if the server says so."""
+    member.answer(Embed("telco", 1, 2, np.arange(4)))
+    member.answer(Gradients("telco", 1, 3, None, np.ones((4, 1))))
+    member.answer(Save("telco", 1, 4, None))
+    member.close()
+    said = []
+    file = ClientFile(tmp_path / "telco.csv", "id")
+    again = Member("telco", file, tmp_path / "folder", aligned=True, on_event=said.append)
+    again.answer(Restore("telco", 1, 5))
+    again.close()
+    assert said[-2:] == 2 * ["continuing from round 1 of 10"]
 
 
 def test_the_newest_checkpoint_is_that_of_the_last_round(tmp_path):

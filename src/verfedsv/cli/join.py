@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from verfedsv.cli.lines import SECONDS_OF_A_LINE, every
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
 from verfedsv.cli.options import EXIT_INTERRUPTED
 from verfedsv.errors import InputError
@@ -105,6 +106,7 @@ def join(
     text = TextColumn("{task.description}")
     bar = Progress(BarColumn(bar_width=10), MofNCompleteColumn(), text, console=console, transient=True)
     bar.disable = not console.is_interactive
+    is_due = every(SECONDS_OF_A_LINE)
     with bar:
         task = bar.add_task("waiting", total=None)
 
@@ -113,6 +115,8 @@ def join(
 
         def follow(n_rounds: int, n_planned: int) -> None:
             bar.update(task, completed=n_rounds, total=n_planned or None, description="training")
+            if not console.is_interactive and n_rounds and is_due():
+                show(f"round {n_rounds:,} of {n_planned:,}")
 
         try:
             end = joining.run(show, follow)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verfedsv.arrays import Floats
+from verfedsv.cli.lines import SECONDS_OF_A_LINE, every
 from verfedsv.cli.output import explain_os_errors, print_notes
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.valuing import show, without_effect
@@ -34,7 +35,8 @@ def train_with_bar(
     should_stop: Callable[[], bool] = lambda: False,
     description: str = "training",
 ) -> None:
-    """Train, showing round, what is measured and shares so far."""
+    """Train, showing round, what is measured and shares so far: in a bar, or in a line now and then."""
+    is_due = every(SECONDS_OF_A_LINE)
     with progress_bar(console) as bar:
         task = bar.add_task(description, total=None)
         for update in run.train(resume=resume, should_stop=should_stop):
@@ -44,7 +46,10 @@ def train_with_bar(
                 resume = False
             bar.update(task, completed=update.n_rounds, total=update.n_planned)
             if update.evaluation is not None and update.shares is not None:
-                bar.update(task, description=_describe(update.evaluation, run.data.names, update.shares))
+                text = _describe(update.evaluation, run.data.names, update.shares)
+                bar.update(task, description=text)
+                if not console.is_interactive and is_due():
+                    console.print(f"round {update.n_rounds:,} of {update.n_planned:,}: {text}", highlight=False)
 
 
 def value_with_bar(console: Console, run: Run) -> Valuation:

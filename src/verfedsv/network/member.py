@@ -38,14 +38,12 @@ from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.belonging import enter_training, newest_checkpoint, training_of
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
-from verfedsv.network.terms import client_of, describe_terms
+from verfedsv.network.terms import check_size, client_of, describe_terms
 from verfedsv.texts import listed
 
 RECEIVED, ALIGNMENT = "received", "alignment"
 _MOST_VERSIONS = 20
 """Files of one name that are kept if the server sends different ones."""
-_WIDEST = 2**16
-"""Hidden units, and numbers in an embedding, that a server can ask for."""
 _FEW = 1000
 """Samples that are embedded to warm up."""
 _ALIGNMENT = get_args(net.AlignmentRequest)
@@ -97,6 +95,7 @@ class Member:
         self.n_planned = self.n_steps = 0
         self.received: list[Path] = []
         self._recall()
+        self._say_round()
 
     def close(self) -> None:
         """Unlock the folder."""
@@ -203,11 +202,7 @@ class Member:
 
     def _build(self, message: net.Begin) -> Client:
         rows, learning = self._rows(message.samples), message.learning
-        if not (1 <= learning.width <= _WIDEST and 1 <= learning.hidden <= _WIDEST):
-            raise InputError(
-                f"a model with {learning.hidden:,} hidden units and embeddings of {learning.width:,} numbers is not "
-                f"built; at most {_WIDEST:,} are"
-            )
+        check_size(learning)
         if message.is_test.shape != message.samples.shape:
             raise InputError("which samples are for testing must be said of each")
         is_test = message.is_test.astype(bool)
@@ -245,7 +240,13 @@ class Member:
         if isinstance(message, Save | Restore) and isinstance(answer, Done):
             self._journal.begin(self._begin, message)
             self._reached = message.sequence
+            if isinstance(message, Restore):
+                self._say_round()
         return answer
+
+    def _say_round(self) -> None:
+        if self.n_steps:
+            self._on_event(f"continuing from round {self.n_steps:,} of {self.n_planned:,}")
 
     def _recall(self) -> None:
         """Come back to where a killed process was."""

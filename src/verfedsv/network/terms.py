@@ -21,6 +21,9 @@ from verfedsv.network.messages import Begin, Learning
 from verfedsv.runs.config import ClientSection, Config
 from verfedsv.texts import count, shortened
 
+_WIDEST = 2**16
+"""Hidden units, and numbers in an embedding, that a server can ask for."""
+
 
 def learning_of(config: Config, name: str, width: int) -> Learning:
     """Return how a client learns, with embeddings of `width` numbers."""
@@ -47,6 +50,15 @@ def describe_terms(begin: Begin) -> str:
         f"training of {count(begin.n_planned, 'round')} on {count(len(begin.samples), 'sample')}, model {model}, rate "
         f"{learning.rate:g}; the server gets {count(learning.width, 'number')} for each sample"
     )
+
+
+def check_size(learning: Learning) -> None:
+    """Raise InputError if a server asks for a model that is too large."""
+    if not (1 <= learning.width <= _WIDEST and 1 <= learning.hidden <= _WIDEST):
+        raise InputError(
+            f"a model with {learning.hidden:,} hidden units and embeddings of {learning.width:,} numbers is not built; "
+            f"at most {_WIDEST:,} are"
+        )
 
 
 def client_of(data: ClientData, is_test: NDArray[np.bool_], learning: Learning, checkpoint: Path) -> Client:
