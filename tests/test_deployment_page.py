@@ -14,6 +14,8 @@ import numpy as np
 import verfedsv
 from tests.cli.inprocess import call
 from tests.network.machines import Machines
+from verfedsv.runs.extent import planned_rounds
+from verfedsv.runs.reading import parse_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "deployment.md"
 
@@ -95,6 +97,21 @@ def shape(text: str) -> list[str]:
     return sorted(re.sub(r"[-\u2212<]?\d[\d.,:]*( \u00d7 10\S+)?", "N", text).split())
 
 
+def configurations() -> list[str]:
+    """Return the configuration of the page, and the table that makes it an asynchronous one."""
+    return re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_asynchronous_training_has_as_many_rounds_as_said():
+    """In place of the other [training], it makes a configuration that can be used."""
+    config, table = configurations()
+    text = re.sub(r"\[training\]\n.*?\n\n", table + "\n", config, flags=re.DOTALL)
+    found = parse_config(text, PAGE)
+    (said,) = re.findall(r"here (\d+) rounds", table)
+    assert found.training.clock == "real"
+    assert planned_rounds(found.training, 1000) == int(said)
+
+
 class Walk:
     """Runs the commands of the page on three machines; `printed` has what each printed, in their order."""
 
@@ -145,7 +162,7 @@ class Walk:
 def test_three_machines(tmp_path):
     """All commands of the walk, each in the network of its machine, print what the page shows, and work."""
     steps = steps_of("Three machines")
-    (config,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    config, _ = configurations()
     with Machines(tmp_path, ("bank", "telco", "shop")) as machines:
         write_files(tmp_path)
         (tmp_path / "bank" / "consortium.toml").write_text(config, encoding="utf-8")
