@@ -169,3 +169,17 @@ def test_predictions_take_the_passphrase_from_a_file(both, tmp_path, monkeypatch
     options = ["--serve", both[0].config, "--passphrase-file", tmp_path / "secret", "-o", tmp_path / "p.csv"]
     assert "--serve needs --ids" in call("predict", both[0].run, *options).stderr
     assert named == [tmp_path / "secret"]
+
+
+def test_the_doctor_sees_a_folder_of_another_training(both):
+    """Before the day, and with what to do; that of the training is all right."""
+    run = NetworkRun.of_file(both[0].config)
+    address = f"127.0.0.1:{run.open(lambda _: None, None)}"
+    try:
+        options = ["--name", "shop", "--insecure", "--features", both[0].folder / "shop.csv", "--folder"]
+        own, other = (call("doctor", address, *options, whole.folder / "of-shop") for whole in both)
+    finally:
+        run.close(End("", 0, 0, "over", is_finished=True))
+    assert (own.returncode, other.returncode) == (0, 1), own.stdout
+    assert "bad  training" in other.stdout
+    assert "--folder OTHER" in other.stdout

@@ -120,8 +120,9 @@ def _at_client(
     else:
         yield from checks.check_features(file)
     own = name or (credentials.name if credentials else "")
+    place = folder or Path(f"verfedsv-{own}")
     if own or folder is not None:
-        yield checks.check_folder(folder or Path(f"verfedsv-{own}"))
+        yield checks.check_folder(place)
     host = checks.check_host(address)
     yield host
     if host.state == "bad":
@@ -129,7 +130,7 @@ def _at_client(
     if credentials is None and not insecure:
         yield checks.check_port(address)
     else:
-        yield from checks.check_server(address, own, credentials)
+        yield from checks.check_server(address, own, credentials, place)
 
 
 def _at_server(

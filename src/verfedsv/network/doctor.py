@@ -19,7 +19,8 @@ from verfedsv._version import __version__
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
 from verfedsv.data.tables import read_columns
-from verfedsv.errors import VerfedsvError
+from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.network.belonging import check_training
 from verfedsv.network.certificates import Certificate, read_certificates, shown_time
 from verfedsv.network.credentials import Credentials
 from verfedsv.network.link import NOBODY, explain
@@ -115,8 +116,11 @@ def _silence(address: str, why: str) -> Check:
     return Check("port", "bad", f"nothing answers at {address} ({why}): {todo}")
 
 
-def check_server(address: str, name: str, credentials: Credentials | None) -> Iterator[Check]:
-    """Check, in a connection of its own, that the server can be reached, and what it says to this client."""
+def check_server(address: str, name: str, credentials: Credentials | None, folder: Path) -> Iterator[Check]:
+    """Check, in a connection of its own, that the server can be reached, and what it says to this client.
+
+    `folder` is where the client is to keep its part.
+    """
     channel_credentials = None
     if credentials is not None:
         channel_credentials = grpc.ssl_channel_credentials(
@@ -159,6 +163,10 @@ def check_server(address: str, name: str, credentials: Credentials | None) -> It
         yield Check("server", "bad", f"what answers at {address} is not a server of verfedsv")
         return
     yield Check("server", "ok", f"lets you in as {name!r}: {welcome.about}; protocol {welcome.protocol}")
+    try:
+        check_training(folder, welcome)
+    except InputError as error:
+        yield Check("training", "bad", str(error))
     skew = welcome.time - (begin + time.time()) / 2
     if abs(skew) > _SKEW:
         yield Check("clock", "note", f"the server's is {skew:+,.0f} seconds from yours; set both by NTP")
