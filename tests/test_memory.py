@@ -5,19 +5,19 @@ import sys
 
 import pytest
 
-resource = pytest.importorskip("resource", reason="peak memory is read through the resource module")
+from tests.memory import IS_KNOWN
+
+pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="needs /proc")
 
 SCRIPT = """
-import resource, sys
+import sys
 import numpy as np
+from tests.memory import resident
 from verfedsv import shapley_values
 
 n_clients, n_samples, n_classes = map(int, sys.argv[1:4])
 method, step = sys.argv[4], float(sys.argv[5])
 loss = "logistic" if n_classes == 1 else "softmax"
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 rng = np.random.default_rng(0)
 shape = (n_clients, n_samples) if n_classes == 1 else (n_clients, n_samples, n_classes)
@@ -31,10 +31,10 @@ small = previous[few[1], few[0]], current[few[1], few[0]], labels[few[0]]
 for inputs in (small, [array.copy() for array in small]):
     for warm in ("exact", "closed-form", "auto"):
         shapley_values(*inputs, loss, warm, tolerance=0.1)
-before = peak()
+before = resident(what="VmHWM")
 result = shapley_values(previous, current, labels, loss, method, tolerance=0.1, n_threads=2)
 assert method != "auto" or result.method == "closed-form+exact"
-print(previous.nbytes + current.nbytes, peak() - before)
+print(previous.nbytes + current.nbytes, resident(what="VmHWM") - before)
 """
 
 

@@ -5,14 +5,17 @@ import sys
 
 import pytest
 
-pytest.importorskip("resource", reason="peak memory is read through the resource module")
+from tests.memory import IS_KNOWN
+
+pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="needs /proc")
 
 SCRIPT = """
-import resource, sys
+import sys
 from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import verfedsv.alignment.party
+from tests.memory import resident
 from verfedsv.alignment import Party, align
 from verfedsv.alignment.digests import digests
 from verfedsv.data.ids import Ids
@@ -23,16 +26,13 @@ verfedsv.alignment.party.hash_ids = lambda ids, prefix, n_threads: (
     np.frombuffer(digests(ids, prefix), np.uint8).reshape(-1, 32)
 )
 
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
 def measure(n_ids):
     numbers = [pa.array(np.arange(n_ids) + start).cast(pa.large_string()) for start in (0, n_ids // 2)]
     parties = [Party(name, Ids(Path(name), ids, True)) for name, ids in zip("ab", numbers)]
-    before = peak()
+    before = resident(what="VmHWM")
     with parties[0], parties[1]:
         assert align(parties).n_common == n_ids // 2
-    return peak() - before
+    return resident(what="VmHWM") - before
 
 measure(20_000)
 print(measure(int(sys.argv[1])))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.federation.conformance import make_clients
+from tests.memory import resident
 from tests.network.callers import Caller, framed
-from tests.network.memory import resident
 from tests.network.test_fuzz import train
 from tests.network.test_load import Several
 from tests.network.wiring import hello_of

@@ -15,8 +15,8 @@ import pytest
 from tests.federation.conformance import make_clients, make_server
 from tests.federation.textbook import records_of
 from tests.fuzz.mutations import mutations_of_bytes
+from tests.memory import resident
 from tests.network.callers import Caller
-from tests.network.memory import resident
 from tests.network.wiring import hello_of
 from verfedsv import InputError, Recorder
 from verfedsv.federation import InProcess, SynchronousSchedule, Training, synchronous_rounds

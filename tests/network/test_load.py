@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.federation.conformance import make_clients
+from tests.memory import resident
 from tests.network.callers import Caller, framed
 from tests.network.consortium import N_SAMPLES, Consortium
-from tests.network.memory import resident
 from tests.network.test_fuzz import train
 from tests.network.wiring import hello_of
 from verfedsv.federation import InProcess
@@ -48,7 +48,7 @@ def server_bound(n_clients, n_samples, width=1, rows=None):
 SERVER = """
 import sys
 import numpy as np
-from tests.network.memory import resident
+from tests.memory import resident
 from verfedsv.federation import Server, SynchronousSchedule, Training, synchronous_rounds
 from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.messages import End

@@ -282,11 +282,11 @@ def wide(credit, tmp_path_factory):
 def test_a_wide_layer_does_not_multiply_with_the_rows(wide):
     """It would take 4.8 GB for all rows at once, torch included; predictions do not depend on the parts."""
     process = f"""
-import resource
+from tests.memory import resident
 from verfedsv.runs import predict
 found = predict({str(wide / "run")!r}, {{"shop": {str(wide / "new.csv")!r}}}).predictions.scores
 assert len(found) == {N_ROWS} and len(set(found.ravel().round(6))) == 7
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(resident(what="VmHWM") // 2**20)
 """
     done = subprocess.run([sys.executable, "-c", process], capture_output=True, text=True, check=True)  # noqa: S603
     assert int(done.stdout) < 2_000

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-resource = pytest.importorskip("resource", reason="peak memory is read through the resource module")
+from tests.memory import IS_KNOWN
+
+pytestmark = pytest.mark.skipif(not IS_KNOWN, reason="needs /proc")
 
 RECORD = """
 import sys
@@ -36,15 +38,13 @@ with Recorder(path, labels, clients, **options) as recorder:
 """
 
 VALUE = """
-import resource, sys
+import sys
 import numpy as np
 import verfedsv
+from tests.memory import resident
 from verfedsv.valuation import completed
 
 completed.MAX_SWEEPS = 3  # each takes the same memory
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 for loss, n_classes in (("logistic", 1), ("softmax", 3)):
     for mode in ("synchronous", "asynchronous"):
@@ -58,9 +58,9 @@ for loss, n_classes in (("logistic", 1), ("softmax", 3)):
                     recorder.update("a", batch, uploads, time=0.0)
                     recorder.stamp(time=0.0)
         verfedsv.value(recorder, rank=2)
-before = peak()
+before = resident(what="VmHWM")
 verfedsv.value(sys.argv[1], "closed-form", rank=3)
-print(peak() - before)
+print(resident(what="VmHWM") - before)
 """
 
 
@@ -118,13 +118,14 @@ def test_valuation_of_clients_with_and_without_gaps_keeps_to_its_formula(tmp_pat
 
 
 IN_PIECES = """
-import resource, sys
+import sys
 import verfedsv
+from tests.memory import resident
 from verfedsv.valuation import partitioned
 
 partitioned.MAX_SWEEPS = 3
 verfedsv.value(sys.argv[1], "closed-form", rank=3, memory=int(sys.argv[2]))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+print(resident(what="VmHWM"))
 """
 
 

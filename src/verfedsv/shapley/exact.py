@@ -90,12 +90,12 @@ def _semivalues(utilities: Floats, n_clients: int, semivalue: Semivalue) -> Floa
     for _ in range(n_clients - 1):
         sizes = np.concatenate([sizes, sizes + 1])
     of_coalition = weights[sizes]
-    values = np.empty(n_clients)
+    values, added = np.empty(n_clients), np.empty(len(of_coalition))
     for m in range(n_clients):
         # Differences first: a client that never changes the utility gets exactly 0. Not np.vdot: its order of addition
         # depends on the number of BLAS threads.
         pairs = utilities.reshape(-1, 2, 2**m)
-        added = (pairs[:, 1] - pairs[:, 0]).ravel()
+        np.subtract(pairs[:, 1], pairs[:, 0], out=added.reshape(-1, 2**m))
         added *= of_coalition
         values[m] = added.sum()
     return values
