@@ -1,14 +1,15 @@
-"""Work in threads, in order."""
+"""Work in threads, in order, and matrix products in one thread."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -56,6 +57,40 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
 if hasattr(os, "register_at_fork"):
     # Threads do not survive a fork; a forked process starts its own.
     os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+class _OneBlasThread:
+    """The limit of a process while anybody needs it: the last to leave lifts it."""
+
+    def __init__(self) -> None:
+        self._lock, self._n_inside = threading.Lock(), 0
+        self._limit: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_inside == 0:
+                self._limit = _blas().limit(limits=1, user_api="blas")
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._n_inside == 0:
+                self._limit.restore_original_limits()
+
+
+one_blas_thread = _OneBlasThread()
+"""A context in which matrix products and decompositions use one thread, so that sums do not depend on the cores.
+
+Workers of a cluster often have one BLAS thread each, and their driver all: values differed in the last bits.
+"""
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController  # here, as most who import this module need none
+
+    return ThreadpoolController()
 
 
 def split(n_samples: int, size: int) -> list[slice]:

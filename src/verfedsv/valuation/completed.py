@@ -18,7 +18,7 @@ from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.completion.parts import Observations
 from verfedsv.settings import ValuationSettings
-from verfedsv.threads import available_threads, ordered_map
+from verfedsv.threads import available_threads, one_blas_thread, ordered_map
 from verfedsv.valuation.chunks import Change, Round, SampleFactors, of_rows
 from verfedsv.valuation.result import Factorisation
 from verfedsv.valuation.trainings import RecordedTraining, Uploads, shared_samples
@@ -133,8 +133,9 @@ def complete_one(task: CompletionTask, plan: CompletionPlan) -> Completion:
     uploads = Observations.in_memory(pattern, values, HELD_OUT, plan.seed)
     own = uploads, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, plan.n_threads
     solver = _gpu_solver(own, pattern, values) if plan.on_gpu else CompiledSolver(*own)
-    fit, report = fit_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
-    return Completion(fit.rounds, solver.solve(fit), report)
+    with one_blas_thread:
+        fit, report = fit_with(solver, plan.rank, plan.regularization, start or "spectral", plan.seed, like)
+        return Completion(fit.rounds, solver.solve(fit), report)
 
 
 def _gpu_solver(arguments: tuple[Any, ...], pattern: Pattern, values: Array) -> CompiledSolver:

@@ -24,7 +24,7 @@ from verfedsv.shapley.estimate import Estimate, keeps
 from verfedsv.shapley.estimators import get_estimator
 from verfedsv.shapley.permutation import default_permutations
 from verfedsv.shapley.plan import Estimator, Plan
-from verfedsv.threads import available_threads
+from verfedsv.threads import available_threads, one_blas_thread
 from verfedsv.valuation.backends import Backend, CompiledLoops, batches, value_sums
 from verfedsv.valuation.budget import Budget, HeadBudget
 from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, State, chunks_of_rounds, of_rows
@@ -81,6 +81,10 @@ class Job:
 
     def run(self) -> Valuation:
         """Value the training: completed embeddings if there are gaps, else those that the server held."""
+        with one_blas_thread:
+            return self._run()
+
+    def _run(self) -> Valuation:
         if self.partitioning is not None:
             return self._partitioned(self.partitioning)
         if not self.training.is_synchronous:
