@@ -93,7 +93,7 @@ def test_the_client_looks_for_itself(both):
 def test_a_folder_that_does_not_say_is_of_another_training(both, tmp_path):
     """Such as one of an earlier version; without a model, it is nobody's."""
     shutil.copytree(both[0].folder / "of-shop", tmp_path / "shop")
-    (tmp_path / "shop" / "identity.txt").unlink()
+    (tmp_path / "shop" / "training.txt").unlink()
     assert training_of(tmp_path / "shop") == "unknown"
     for path in (tmp_path / "shop").glob("client-*"):
         path.unlink()

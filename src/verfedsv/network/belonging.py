@@ -8,8 +8,9 @@ from verfedsv.errors import InputError
 from verfedsv.federation.checkpoints import client_file, path_of_round
 from verfedsv.files import read_whole, write_whole
 from verfedsv.network.messages import Hello, Welcome
-from verfedsv.runs.folder import IDENTITY
 
+_TRAINING = "training.txt"
+"""The file in a client's folder with the name of the training."""
 _LONGEST = 100
 """Bytes of the name of a training, at most."""
 _UNKNOWN = "unknown"
@@ -26,7 +27,7 @@ def training_of(folder: Path) -> str:
     """Return the name of the training whose model a client's folder holds; empty if it holds none."""
     if newest_checkpoint(folder) is None:
         return ""
-    path = folder / IDENTITY
+    path = folder / _TRAINING
     return read_whole(path, _LONGEST).decode("utf-8", "replace") if path.exists() else _UNKNOWN
 
 
@@ -45,7 +46,7 @@ def enter_training(folder: Path, welcome: Welcome) -> None:
     name = welcome.training.encode()
     if not 0 < len(name) <= _LONGEST:
         raise InputError("the server does not say which training this is")
-    write_whole(folder / IDENTITY, name)
+    write_whole(folder / _TRAINING, name)
 
 
 def check_hello(hello: Hello, training: str) -> None:

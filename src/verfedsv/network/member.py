@@ -6,7 +6,7 @@ Its folder is private, and holds
     aligned                 which rows of the file are the common samples
     client-ROUND.npz        the model after a round, up to two of them
     journal                 what it was asked since
-    identity.txt            the name of the training
+    training.txt            the name of the training
     received/               what the server sent at the end: values, its extract, the signed statement
     model.npz               the trained model, at the end
 """
