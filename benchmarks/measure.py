@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,7 +46,9 @@ def machine() -> str:
     known = Path("/proc/cpuinfo")
     vectors = "with AVX-512" if known.exists() and "avx512f" in known.read_text() else "without AVX-512"
     memory = psutil.virtual_memory().total / 2**30
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec"))
+    packages = ", ".join(
+        f"{name} {version(name)}" for name in ("numpy", "numba", "shapiq", "cmfrec") if find_spec(name)
+    )
     return f"{results.machine()}, {vectors}, {memory:.0f} GiB of memory, {packages}"
 
 

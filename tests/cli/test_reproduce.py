@@ -154,13 +154,13 @@ def test_an_error_in_a_process_is_one_here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["figure-9"], "unknown experiment 'figure-9'; allowed are rank, similar-features"),
+        (["figure-9"], "unknown experiment 'figure-9'; allowed are metadata, rank, similar-features"),
         (["all", "--data", "mnist"], "unknown data set 'mnist'; allowed are adult, web"),
         (
             ["all", "--data", "web"],
             "web is not on this machine; `verfedsv data fetch web` gets it, or says where to put it",
         ),
-        (["--data", "adult", "web"], "name an experiment, one of rank"),
+        (["--data", "adult", "web"], "name an experiment, one of metadata, rank"),
         (["frequency", "--data", "adult", "letter"], "none of these experiments is for letter"),
     ],
 )

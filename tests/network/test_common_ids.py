@@ -84,7 +84,7 @@ def test_a_full_disk_ends_the_alignment_with_a_reason(tmp_path, monkeypatch):
     hub = Telco(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(hub._party, "blind", fail)
-        with pytest.raises(InputError, match="'telco' refuses: a file of the alignment cannot be used: No space left"):
+        with pytest.raises(InputError, match="a file of the alignment cannot be used: No space left"):
             find(tmp_path, hub)
     assert not [*tmp_path.iterdir()]
     with monkeypatch.context() as patch:

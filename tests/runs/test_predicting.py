@@ -284,8 +284,8 @@ def test_ids_of_parquet_files_stay_whole_numbers(credit, tmp_path):
             r"column 'age' held numbers in training, and here it is of type date32.* Write dates and times as numbers",
         ),
         ([{"id": "a", "age": "inf", "owner": 1, "country": 7}], "column 'age' has infinite numbers"),
-        ([{"id": "a", "age": 1, "owner": 1, "country": 7}] * 2, "ids must be unique; 1 are repeated, for example a"),
-        ([{"id": " ", "age": 1, "owner": 1, "country": 7}], "1 rows have no id in column 'id'"),
+        ([{"id": "a", "age": 1, "owner": 1, "country": 7}] * 2, "ids must be unique; 1 id repeated, for example a"),
+        ([{"id": " ", "age": 1, "owner": 1, "country": 7}], "1 row without an id in column 'id'"),
     ],
 )
 def test_files_that_cannot_be_used(credit, tmp_path, rows, says):

@@ -110,7 +110,8 @@ def test_what_layers_do_is_compared_before_they_are_recorded(tmp_path, monkeypat
     about = log(head, path=tmp_path).description.head
     assert about.layers is None
     assert len(about.program) == 64
-    assert value(tmp_path, trust_head=True).values.tobytes() == value(tmp_path, head=head).values.tobytes()
+    by_program = value(tmp_path, trust_head=True)  # by torch; heads of known layers have compiled loops
+    np.testing.assert_allclose(by_program.values, value(tmp_path, head=head).values, rtol=1e-12, atol=0)
 
 
 def test_modules_that_differ_do_not_agree():

@@ -66,10 +66,10 @@ class Party:
         """The session that was begun last."""
         return self._work.session if self._work else None
 
-    def close(self) -> None:
-        """Delete the files of the session; `aligned` remains."""
+    def close(self, why: str = "") -> None:
+        """Delete the files of the session; whoever asks for more is told the reason. `aligned` remains."""
         if self._work:
-            self._work.close()
+            self._work.close(why)
 
     def introduce(self) -> Spelling:
         return describe_spelling(self.ids)
@@ -150,7 +150,7 @@ class _Work:
         self.prefix = prefix_for("point", session.value)
         self.collected = np.empty(0, np.uint32)
         self._n_common: int | None = None
-        self._is_closed = False
+        self._is_closed, self._why_closed = False, ""
         self._openings: dict[str, Opening] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="verfedsv-alignment-", dir=folder)
         place = Path(self._folder.name)
@@ -162,8 +162,8 @@ class _Work:
             if owner != name
         }
 
-    def close(self) -> None:
-        self.key, self._is_closed = b"", True
+    def close(self, why: str) -> None:
+        self.key, self._is_closed, self._why_closed = b"", True, self._why_closed or why
         self._folder.cleanup()
 
     def check_is_blinding(self) -> None:
@@ -206,4 +206,5 @@ class _Work:
 
     def _check_has_files(self) -> None:
         if self._is_closed:
-            raise InputError(f"the session has ended for {self.name}; begin a new one")
+            why = f": {self._why_closed}" if self._why_closed else ""
+            raise InputError(f"the session has ended for {self.name}{why}; begin a new one")

@@ -59,6 +59,8 @@ def without_gradient(values: Any) -> Any:
 def is_on_gpu(values: Any) -> bool:
     """Return whether an array or tensor is in the memory of a GPU."""
     values = without_gradient(values)
+    if (is_there := getattr(values, "is_cuda", None)) is not None:  # of PyTorch; sparse ones fail if asked for more
+        return bool(is_there)
     if hasattr(values, "__cuda_array_interface__"):
         return True
     if not hasattr(values, "__dlpack_device__"):

@@ -101,8 +101,9 @@ def answer_for(party: Party, message: Message) -> Message:
     try:
         kind, content = _CALLS[type(message)](party, message)
     except OSError as error:
-        party.close()
-        raise InputError(f"a file of the alignment cannot be used: {error.strerror}") from error
+        why = f"a file of the alignment cannot be used: {error.strerror}"
+        party.close(why)
+        raise InputError(why) from error
     return kind(message.client, message.round, message.sequence, *content)
 
 
