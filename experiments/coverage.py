@@ -93,11 +93,13 @@ def draw_run(name: str, settings: CoverageSettings, seed: int) -> tuple[Vertical
     samples = _load(settings.source or name)
     rows = rng.permutation(len(samples.labels))[: settings.train]
     order = rng.permutation(samples.features.shape[1])
-    labels, n_classes = samples.labels[rows], samples.n_classes
+    labels, n_classes, classes = samples.labels[rows], samples.n_classes, samples.classes
     if settings.halves:
-        labels, n_classes = (2 * labels >= n_classes).astype(np.intp), 2
+        labels, n_classes, classes = (2 * labels >= n_classes).astype(np.intp), 2, None
     features: Any = samples.features[rows][:, order]
-    chosen = replace(samples, features=csr_array(features), labels=labels, n_classes=n_classes, n_test=0)
+    chosen = replace(
+        samples, features=csr_array(features), labels=labels, n_classes=n_classes, n_test=0, classes=classes
+    )
     drawn = settings.but(
         clients=int(rng.integers(*settings.n_clients, endpoint=True)),
         batch_size=math.ceil(len(rows) / _log_uniform(rng, *settings.n_batches)),

@@ -1,8 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from experiments.coverage import CoverageSettings, Pairs, compare, draw_run, parts, tables
 from experiments.lab import train_synchronously
+from verfedsv.data import load
 
 SETTINGS = CoverageSettings(train=200, rates=(0.05, 0.4), rank=3, regularization=0.1, seeds=2)
 
@@ -118,6 +121,18 @@ def test_halves_of_two_classes_are_the_classes():
     halved, _ = draw_run("adult", SETTINGS.but(halves=True), 0)
     np.testing.assert_array_equal(data.labels, halved.labels)
     assert halved.n_classes == 2
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")
+def test_many_classes_can_be_halved(monkeypatch):
+    """The halves have no names, as those of the classes would be too many, and a training of them is recorded."""
+    adult = load("adult")
+    labels = np.arange(len(adult.labels)) % 4
+    several = dataclasses.replace(adult, labels=labels, n_classes=4, classes=("a", "b", "c", "d"))
+    monkeypatch.setattr("experiments.coverage._load", lambda _: several)
+    data, drawn = draw_run("halves", SETTINGS.but(halves=True), 0)
+    assert (data.n_classes, data.classes, {*data.labels.tolist()}) == (2, None, {0, 1})
+    assert train_synchronously(data, drawn.but(rounds=2), with_truth=False).value(method="exact").n_samples > 0
 
 
 def test_each_seed_is_a_part():
