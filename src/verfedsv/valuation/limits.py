@@ -140,6 +140,15 @@ def limits_of(executor: Executor | None) -> tuple[int | None, int]:
     return None, executor._max_workers if isinstance(executor, ThreadPoolExecutor) else 1
 
 
+def parts_of_a_task(executor: Executor | None) -> int:
+    """Return how many parts a task of completion asks, so that each worker gets two tasks at a time or more."""
+    if executor is None:
+        return 1
+    client = getattr(executor, "_client", None)
+    n_workers = getattr(executor, "_max_workers", N_PARTS) if client is None else sum(client.nthreads().values())
+    return max(1, N_PARTS // (2 * max(1, n_workers)))
+
+
 def as_bytes(memory: int | str) -> int:
     """Return a number of bytes, given as such or as text.
 

@@ -26,7 +26,7 @@ from verfedsv.shapley.plan import Plan
 from verfedsv.threads import ordered_map
 from verfedsv.valuation.backends import Backend, batches
 from verfedsv.valuation.completed import MAX_SWEEPS, TOLERANCE, CompletionPlan
-from verfedsv.valuation.limits import Cuts
+from verfedsv.valuation.limits import Cuts, parts_of_a_task
 from verfedsv.valuation.pieces import (
     LABELS,
     ROWS,
@@ -253,7 +253,14 @@ def complete_stored(
     def complete(player: int) -> Completion:
         observations = shuffled.observations(player)
         solver = StoredSolver(
-            observations, REGULARIZATIONS[0], TOLERANCE, MAX_SWEEPS, workers, scratch=scratch, player=player
+            observations,
+            REGULARIZATIONS[0],
+            TOLERANCE,
+            MAX_SWEEPS,
+            workers,
+            scratch=scratch,
+            player=player,
+            parts_each=parts_of_a_task(workers if isinstance(workers, Executor) else None),
         )
         like = plan.like[player] if player < len(plan.like) else None
         fit, report = fit_with(solver, plan.rank, plan.regularization, "spectral", plan.seed, like)

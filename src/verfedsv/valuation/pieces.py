@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,15 @@ from verfedsv.completion.factors import CompiledSolver, Fit, LastSweep
 from verfedsv.completion.parts import Equations, Part, solve_all, take_samples
 from verfedsv.completion.sweeps import Observed
 from verfedsv.losses import Loss
+from verfedsv.threads import ordered_map
 from verfedsv.valuation.chunks import Change, Chunk, Round, State
 from verfedsv.valuation.scratch import Scratch
 from verfedsv.valuation.shuffle import read_uploads
 
 if TYPE_CHECKING:
     from verfedsv.valuation.heads import TrainedHead
+
+Result = TypeVar("Result")
 
 LABELS, ROWS, FACTORS, WEIGHTS = "labels", "rows", "factors-{}-{}", "weights"
 """Names of files: labels of all samples; the rows to value; factors of the samples, for each player and part; factors
@@ -62,10 +66,19 @@ def store_factors(part: StoredPart, equations: Equations, index: int) -> None:
 
 @dataclass
 class StoredSolver(CompiledSolver):
-    """A solver that writes its fits and its last sweep to a scratch folder, and continues from them."""
+    """A solver that writes its fits and its last sweep to a scratch folder, and continues from them.
+
+    A task asks `parts_each` parts, one after the other: a scheduler takes 2 ms for each task.
+    """
 
     scratch: Scratch = field(kw_only=True)
     player: int = field(kw_only=True)
+    parts_each: int = field(kw_only=True, default=1)
+
+    def _map(self, function: Callable[[Part], Result]) -> Iterator[Result]:
+        parts, size = self.observations.parts, self.parts_each
+        groups = [parts[first : first + size] for first in range(0, len(parts), size)]
+        return chain.from_iterable(ordered_map(partial(_each, function), groups, self.workers))
 
     def fit(self, rounds: Floats, *, uses_all: bool, n_sweeps: int | None = None) -> Fit:
         name = f"fit-{self.player}-{len(self.fit_sweeps)}"
@@ -90,6 +103,10 @@ class StoredSolver(CompiledSolver):
 
     def _note(self, last: LastSweep) -> None:
         self.scratch.save(f"sweep-{self.player}", {"fit": len(self.fit_sweeps), **last._asdict()})
+
+
+def _each(function: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    return [function(part) for part in parts]
 
 
 @dataclass(frozen=True, eq=False)
