@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.measure import seconds, table
+from benchmarks.memory import peak, reset_peak
 from verfedsv.alignment import Party, align
 from verfedsv.alignment.points import hash_ids, multiply, random_scalar
 from verfedsv.data.ids import Ids
@@ -73,17 +74,6 @@ class Process(BaseManager):
 
 
 Process.register("Served", Served)
-
-
-def peak(what: str = "VmHWM") -> int:
-    """Return the largest number of bytes that this process has had in memory since `reset_peak`, on Linux."""
-    return int(Path("/proc/self/status").read_text().partition(f"{what}:")[2].split()[0]) * 1024
-
-
-def reset_peak() -> int:
-    """Return how many bytes this process has in memory, and let `peak` begin from there."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak("VmRSS")
 
 
 @contextmanager

@@ -47,8 +47,9 @@ BASE = Size(40_000, 4, 50)
 LARGE = Size(LIMIT * 4 // (4 * 100 * (8 * N_CLASSES + 4)) * 10 + 10, 4, 100)
 
 VALUE = """
-import json, resource, sys, time
+import json, sys, time
 import verfedsv
+from benchmarks.memory import peak
 from verfedsv.valuation import partitioned
 
 partitioned.MAX_SWEEPS = int(sys.argv[4])
@@ -64,7 +65,7 @@ def measure(client=None):
     result = verfedsv.value(sys.argv[2], executor=executor, **options)
     found = {"seconds": time.perf_counter() - begin, "cpu": cpu(client) - before, "steps": dict(result.seconds)}
     found["sweeps"] = sum(report.n_sweeps for report in result.completion)
-    found["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    found["peak"] = peak()
     found["values"] = result.values.tolist()
     return found
 
@@ -74,10 +75,9 @@ if __name__ == "__main__":
         print(json.dumps(measure()))
     else:
         from distributed import Client, LocalCluster
-        limit = sys.argv[5]
-        with LocalCluster(n_workers, threads_per_worker=1, memory_limit=limit, dashboard_address=":0") as cluster:
-            with Client(cluster) as client:
-                print(json.dumps(measure(client)))
+        each = {"threads_per_worker": 1, "memory_limit": sys.argv[5], "dashboard_address": ":0"}
+        with LocalCluster(n_workers=n_workers, **each) as cluster, Client(cluster) as client:
+            print(json.dumps(measure(client)))
 """
 
 
@@ -124,8 +124,9 @@ def value(small: Path, path: Path, memory: int, n_workers: int = 0, group: Path 
     code = Path(small).parent / "value.py"
     code.write_text(VALUE)
     options = [str(each) for each in (small, path, RANK, SWEEPS, memory, n_workers)]
-    command = [sys.executable, str(code), *options]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=join)  # noqa: S603
+    command, root = [sys.executable, str(code), *options], Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=join, env=environment)  # noqa: S603
     if done.returncode:
         raise RuntimeError(f"the valuation ended with {done.returncode}: {done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

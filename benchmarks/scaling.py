@@ -49,17 +49,18 @@ def large_round() -> tuple[float, float, float]:
     In a process of its own, so that its peak is not that of an earlier benchmark.
     """
     code = (
-        "import resource, time\n"
+        "import time\n"
+        "from benchmarks.memory import peak\n"
         "from benchmarks.scaling import LARGE, random_round\n"
         "from verfedsv import shapley_values\n"
         "shapley_values(*random_round(3, 10), method='closed-form')\n"
         "arguments = random_round(*LARGE)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
         "begin = time.perf_counter()\n"
         "shapley_values(*arguments)\n"
         "took = time.perf_counter() - begin\n"
-        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "print(sum(a.nbytes for a in arguments) / 1e9, (after - before) * 1024 / 1e9, took)\n"
+        "after = peak()\n"
+        "print(sum(a.nbytes for a in arguments) / 1e9, (after - before) / 1e9, took)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     size, beyond, took = map(float, done.stdout.split())

@@ -134,11 +134,11 @@ def watched() -> str:
 def full_size() -> str:
     """Return a sentence on Covtype at full size, valued in a process of its own so that its peak is its own."""
     code = (
-        "import json, resource, sys\n"
+        "import json, sys\n"
+        "from benchmarks.memory import peak\n"
         "from verfedsv import value\n"
         "result = value(sys.argv[1])\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "print(json.dumps([peak, result.n_rounds, result.n_samples, dict(result.seconds), result.method,\n"
+        "print(json.dumps([peak(), result.n_rounds, result.n_samples, dict(result.seconds), result.method,\n"
         "    float(result.estimator_errors.max() / abs(result.values).max()),\n"
         "    float(result.completion_errors.max() / abs(result.values).max())]))\n"
     )
