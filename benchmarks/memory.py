@@ -1,4 +1,4 @@
-"""The memory of this process, on Linux; the peak that `resource` knows begins with that of the process that started it."""
+"""The memory of this process, on Linux. In `resource`, its peak begins with that of the process that started it."""
 
 from pathlib import Path
 
