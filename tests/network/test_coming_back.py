@@ -267,7 +267,7 @@ def lose_checkpoints(folder):
 
 def keep_checkpoints(folder):
     for path in folder.iterdir():
-        if not path.name.startswith(("client-", "identity")):
+        if not path.name.startswith(("client-", "training")):
             path.unlink() if path.is_file() else shutil.rmtree(path)
 
 

@@ -106,7 +106,7 @@ def test_a_lost_connection_is_not_a_refused_one(is_welcome, says):
     events = []
     link = Link("127.0.0.1:1", None, lambda: hello_of("telco"), print, patience=0, on_event=events.append)
 
-    def attend():
+    async def attend():
         link._is_welcome = is_welcome
         raise Lost
 

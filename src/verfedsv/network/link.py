@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
+from grpc import aio
 
 from verfedsv.errors import RefusedError, UnreachableError
 from verfedsv.federation.messages import Answer, Message, Refusal
+from verfedsv.network.loops import Caller
 from verfedsv.network.messages import End, Hello, Welcome
 from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
@@ -55,17 +58,23 @@ class Link:
         self._patience, self._on_event, self._on_welcome = patience, on_event, on_welcome
         self._last_contact = time.monotonic()
         self._is_welcome = False
+        self._caller = Caller()
 
     def run(self) -> End:
         """Answer until the server says that it is over; return its last message.
 
         Raises RefusedError or UnreachableError. Ctrl-C ends it with KeyboardInterrupt.
+
+        Answers are computed in the thread that calls it.
         """
+        return self._caller.run(self._run())
+
+    async def _run(self) -> End:
         self._last_contact, said, pause = time.monotonic(), "", _PAUSE
         while True:
             self._is_welcome = False
             try:
-                end = self._attend()
+                end = await self._attend()
             except grpc.RpcError as error:
                 self._check(error)
                 why = explain(error, was_connected=self._is_welcome)
@@ -80,7 +89,7 @@ class Link:
                 said = why
             if self._patience is not None and time.monotonic() - self._last_contact > self._patience:
                 raise UnreachableError(f"{self._address}: no connection for {self._patience:g} seconds: {why}")
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # so that not all come back at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311  # so that not all come back at once
             pause = min(1.5 * pause, _LONGEST_PAUSE)
 
     def _check(self, error: Any) -> None:
@@ -94,48 +103,42 @@ class Link:
         if _is_about_certificates(details):
             raise RefusedError(f"{self._address}: {explain(error)}")
 
-    def _attend(self) -> End | None:
+    async def _attend(self) -> End | None:
         """Serve one connection; return the server's last message, None if it hung up without one."""
-        # The synchronous interface: with a client in each of several threads, gRPC's event loops disturb each other.
-        outbox = SimpleQueue[bytes | None]()
         hello = self._hello()
-        with self._dial() as channel:
-            try:
-                _post(outbox, hello)
-                assembly = Assembly(LARGEST_REQUEST)
-                call = channel.stream_stream(METHOD, None, None)(_drain(outbox))
-                for frame in call:
-                    content = assembly.add(frame)
-                    if content is None:
-                        continue
-                    self._last_contact = time.monotonic()
-                    message: Message = request_from_bytes(content, hello.name)
-                    match message:
-                        case Welcome():
-                            self._is_welcome = True
-                            self._on_welcome(message)
-                        case End():
-                            return message
-                        case _:
-                            _post(outbox, self._answer(message))
-                return None
-            finally:
-                outbox.put(None)
+        async with self._dial() as channel:
+            call: Any = channel.stream_stream(METHOD, None, None)()  # type: ignore[call-arg]  # the stubs demand messages
+            assembly = Assembly(LARGEST_REQUEST)
+            await _write(call, hello)
+            while (frame := await call.read()) is not aio.EOF:  # type: ignore[attr-defined]
+                content = assembly.add(frame)
+                if content is None:
+                    continue
+                self._last_contact = time.monotonic()
+                message: Message = request_from_bytes(content, hello.name)
+                match message:
+                    case Welcome():
+                        self._is_welcome = True
+                        self._on_welcome(message)
+                    case End():
+                        return message
+                    case _:
+                        await _write(call, await self._caller.compute(partial(self._answer, message)))
+            return None
 
-    def _dial(self) -> grpc.Channel:
+    def _dial(self) -> aio.Channel:
         if self._credentials is None:
-            return grpc.insecure_channel(self._address, CLIENT_OPTIONS)
-        return grpc.secure_channel(self._address, self._credentials, CLIENT_OPTIONS)
+            return aio.insecure_channel(self._address, CLIENT_OPTIONS)
+        return aio.secure_channel(self._address, self._credentials, CLIENT_OPTIONS)
 
 
-def _post(outbox: SimpleQueue[bytes | None], message: Message) -> None:
-    for frame in frames(to_bytes(message)):
-        outbox.put(frame)
-
-
-def _drain(outbox: SimpleQueue[bytes | None]) -> Iterator[bytes]:
-    while (frame := outbox.get()) is not None:
-        yield frame
+async def _write(call: Any, message: Message) -> None:
+    """Send a message; what ended the call is found out when it is read from."""
+    try:
+        for frame in frames(to_bytes(message)):
+            await call.write(frame)
+    except asyncio.InvalidStateError:
+        return
 
 
 def refuse(message: Message, error: Exception) -> Refusal:

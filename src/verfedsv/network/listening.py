@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from functools import cache
 from typing import Any, TypeVar
 
 import grpc
@@ -14,6 +12,7 @@ from grpc import aio
 from verfedsv.errors import InputError
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
+from verfedsv.network.loops import network_loop
 from verfedsv.network.wire import METHOD, SERVER_OPTIONS
 from verfedsv.texts import count, shortened
 
@@ -33,7 +32,7 @@ class Listener:
 
     def __init__(self, attend: Attend, n_clients: int, on_event: Callable[[Event], None]) -> None:
         self._attend, self._n_clients, self._on_event = attend, n_clients, on_event
-        self.loop = _network_loop()
+        self.loop = network_loop()
         self._server: aio.Server | None = None
         self._handshakes: Handshakes | None = None
 
@@ -94,14 +93,6 @@ class _OneMethod(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # only its 
             return self._handler
         self._on_event(Event("refused", "", f"a call of {shortened(call.method, 80)!r}: there is only {METHOD}"))
         return None
-
-
-@cache
-def _network_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this process, which runs in a thread of its own: gRPC supports only one."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="network", daemon=True).start()
-    return loop
 
 
 def certificate_of(context: Any) -> bytes | None:

@@ -27,6 +27,7 @@ from verfedsv.federation.optimizers import build_optimizer
 from verfedsv.federation.training import build_server
 from verfedsv.files import write_whole
 from verfedsv.network.absences import Absences
+from verfedsv.network.beginning import begin_all, learning_of
 from verfedsv.network.belonging import check_hello, check_place
 from verfedsv.network.common_ids import SETTLING, CommonIds, remove_leftovers
 from verfedsv.network.delivery import Delivery, files_for, signed_statement
@@ -37,7 +38,7 @@ from verfedsv.network.label_file import LabelFile
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.messages import End, Hello
 from verfedsv.network.server_keys import admission_of, listening_at
-from verfedsv.network.terms import begin_all, client_of, learning_of
+from verfedsv.network.terms import client_of
 from verfedsv.network.tls_keys import Passphrase
 from verfedsv.runs import writing
 from verfedsv.runs.config import Config, ServerSection
