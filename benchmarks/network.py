@@ -14,14 +14,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 from grpc import aio
 from numpy.typing import NDArray
 
@@ -253,13 +256,31 @@ async def _echoes_per_second(contexts: list[Any], pairs: Exchanges, duration: fl
 # Both
 
 
+@dataclass(frozen=True)
+class Parties:
+    """A server and its clients, connected: processes, and the pipe to the server, which comes first."""
+
+    processes: list[BaseProcess]
+    pipe: Connection
+
+    def ask(self, kind: str, amount: float) -> Any:
+        """Return what the server measures."""
+        self.pipe.send((kind, amount))
+        return self.pipe.recv()
+
+    def processor(self) -> NDArray[np.float64]:
+        """Return the seconds that the processor has spent on the server, and on all clients."""
+        server, *clients = (sum(psutil.Process(each.pid).cpu_times()[:2]) for each in self.processes)
+        return np.array([server, sum(clients)])
+
+
 @contextmanager
-def parties(keys: Path, serve: Callable[..., None], attend: Callable[..., None]) -> Iterator[Connection]:
-    """Yield the pipe to a server whose clients are connected, all of them processes."""
+def parties(keys: Path, serve: Callable[..., None], attend: Callable[..., None]) -> Iterator[Parties]:
+    """Yield a server whose clients are connected, all of them processes."""
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as in `verfedsv up`: all share one machine
-    processes = [context.Process(target=serve, args=(keys, other), daemon=True)]
+    processes: list[BaseProcess] = [context.Process(target=serve, args=(keys, other), daemon=True)]
     processes[0].start()
     address = pipe.recv()
     processes += [context.Process(target=attend, args=(address, keys, name), daemon=True) for name in NAMES]
@@ -267,17 +288,12 @@ def parties(keys: Path, serve: Callable[..., None], attend: Callable[..., None])
         process.start()
     pipe.recv()
     try:
-        yield pipe
+        yield Parties(processes, pipe)
     finally:
         pipe.send(None)
         for process in processes:
             process.join(10)
             process.kill()
-
-
-def _ask(pipe: Connection, kind: str, amount: float) -> Any:
-    pipe.send((kind, amount))
-    return pipe.recv()
 
 
 KINDS = {
@@ -289,27 +305,31 @@ KINDS = {
 
 
 def of_messages() -> dict[str, NDArray[np.float64]]:
-    """Return, of each of `KINDS`, (kinds, blocks): seconds, steps a second, and loads.
+    """Return, of each of `KINDS`, (kinds, blocks): seconds, steps a second, their processor time, and loads.
 
-    Seconds are medians and 95 % quantiles of synchronous iterations.
+    Seconds are medians and 95 % quantiles of synchronous iterations. Processor time is of an asynchronous step, by the
+    server and by the client, (kinds, blocks, 2).
     """
     kinds = [*KINDS.values()]
     medians, tails, steps = np.empty((3, len(kinds), N_BLOCKS))
+    spent = np.empty((len(kinds), N_BLOCKS, 2))
     loads = []
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         keys = Path(name) / "keys"
         make_keys(keys, NAMES)
-        pipes = [stack.enter_context(parties(keys, *kind)) for kind in kinds]
-        for pipe in pipes:
-            _ask(pipe, "synchronous", _WARM_UP)
+        all_parties = [stack.enter_context(parties(keys, *kind)) for kind in kinds]
+        for each in all_parties:
+            each.ask("synchronous", _WARM_UP)
         for block in range(N_BLOCKS):
-            for k, pipe in enumerate(pipes):
-                took = _ask(pipe, "synchronous", N_ITERATIONS)
+            for k, each in enumerate(all_parties):
+                took = each.ask("synchronous", N_ITERATIONS)
                 medians[k, block], tails[k, block] = np.quantile(took, (0.5, 0.95))
-            for k, pipe in enumerate(pipes):
-                steps[k, block] = _ask(pipe, "asynchronous", BLOCK_SECONDS)
+            for k, each in enumerate(all_parties):
+                before = each.processor()
+                steps[k, block] = each.ask("asynchronous", BLOCK_SECONDS)
+                spent[k, block] = (each.processor() - before) / (steps[k, block] * BLOCK_SECONDS)
             loads.append(os.getloadavg()[0])
-    return {"medians": medians, "tails": tails, "steps": steps, "loads": np.array(loads)}
+    return {"medians": medians, "tails": tails, "steps": steps, "spent": spent, "loads": np.array(loads)}
 
 
 def run() -> str:
@@ -327,8 +347,16 @@ def run() -> str:
     for k, row in enumerate(rows):
         row += [f"{steps[k]:,.0f}", f"{faster[k]:.2f}"]
     header = ["", "synchronous iteration", "95 %", "of the echo's", "asynchronous steps a second", "of the echo's"]
-    loads = found["loads"]
-    return f"{table(header, rows)}\n\nThe load was {loads.min():.0f} to {loads.max():.0f}."
+    spent, loads = np.median(found["spent"], axis=1), found["loads"]
+    of_processor = [
+        [name, *(f"{1e3 * part:.2f} ms" for part in (*own, own.sum())), f"{spent[1].sum() / own.sum():.2f}"]
+        for name, own in zip(KINDS, spent, strict=True)
+    ]
+    of_step = ["an asynchronous step, processor time", "server", "client", "together", "echo / this"]
+    return (
+        f"{table(header, rows)}\n\n{table(of_step, of_processor)}\n\n"
+        f"The load was {loads.min():.0f} to {loads.max():.0f}."
+    )
 
 
 if __name__ == "__main__":
