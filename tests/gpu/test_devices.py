@@ -4,6 +4,7 @@ import pytest
 from tests.games import random_game
 from verfedsv import DeviceWarning, InputError, Recorder, shapley_values, value
 from verfedsv.gpu import devices
+from verfedsv.losses import Logistic
 
 
 @pytest.fixture
@@ -74,3 +75,12 @@ def test_where_an_array_is_is_told_by_its_interface():
     assert not devices.is_on_gpu([[1.0]])
     assert not devices.is_on_gpu(Tensor(1))
     assert devices.is_on_gpu(Tensor(2))
+
+
+def test_a_block_of_threads_shares_no_more_than_it_may():
+    """48 KB, for any number of players: their changes with a padding each, and three numbers for each thread."""
+    closed_form = pytest.importorskip("verfedsv.shapley.gpu.closed_form")
+    for n_players in range(1, 3070):
+        n_threads = closed_form._scalar_threads(n_players)
+        assert 8 * (n_players * (n_threads + 1) + 3 * n_threads) <= 48 * 1024
+        assert n_threads > 0 or not closed_form.can_value(Logistic(), n_players, 1)

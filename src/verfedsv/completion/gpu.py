@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,7 @@ from verfedsv.compiled import add
 from verfedsv.completion import sweeps
 from verfedsv.completion.factors import CompiledSolver, Fit
 from verfedsv.completion.observations import Pattern
-from verfedsv.completion.parts import Equations
+from verfedsv.completion.parts import Equations, solve
 from verfedsv.gpu.lanes import IS_SIMULATED, device, kernel, lane, one_each
 from verfedsv.gpu.memory import upload, zeros
 
@@ -49,6 +50,11 @@ class PatternOnGpu(NamedTuple):
 
 
 _PATTERNS: WeakKeyDictionary[Pattern, PatternOnGpu] = WeakKeyDictionary()
+
+
+def _per_sample(rank: int) -> int:
+    """Return how many numbers the threads of a block share for each sample that they solve for."""
+    return rank * (rank + 1) // 2 + rank + 1
 
 
 @dataclass(kw_only=True)
@@ -99,8 +105,11 @@ class GpuSolver(CompiledSolver):
         """Return the factors of the samples on the GPU."""
         if self._kept is None or self._kept[0] is not equations:
             n_samples, rank = self.pattern.n_samples, equations.rank
+            if _per_sample(rank) > SHARED_NUMBERS:  # from rank 90 on, the processor solves
+                self._kept = equations, upload(np.concatenate(list(self._map(partial(solve, equations=equations)))))
+                return self._kept[1]
             samples = cuda.device_array((n_samples, rank), np.float64)
-            together = min(N_THREADS, SHARED_NUMBERS // (rank * (rank + 1) // 2 + rank + 1))
+            together = min(N_THREADS, SHARED_NUMBERS // _per_sample(rank))
             n_blocks = max(-(-n_samples // together), one_each(1)[0])
             rounds = sweeps.from_lines(equations.lines, self.observations.n_classes, rank)
             _sweep_samples[n_blocks, N_THREADS](

@@ -15,7 +15,7 @@ def small_blocks(monkeypatch):
     from verfedsv.shapley.gpu import closed_form
 
     as_is = closed_form._n_threads
-    monkeypatch.setattr(closed_form, "_n_threads", lambda per_sample, most: min(4, as_is(per_sample, most)))
+    monkeypatch.setattr(closed_form, "_n_threads", lambda *sizes, **more: min(4, as_is(*sizes, **more)))
     monkeypatch.setattr(closed_form, "ARRAY_BLOCKS", 2)
     monkeypatch.setattr(closed_form, "FACTOR_BLOCKS", 2)
     monkeypatch.setattr(gpu, "N_SLICES", 2)

@@ -66,6 +66,19 @@ def test_completion_has_the_factors_of_the_processor(n_classes, uses_all):
     np.testing.assert_allclose(*sizes, rtol=1e-14)
 
 
+def test_high_ranks_are_solved_by_the_processor(monkeypatch):
+    """A block of threads has no room for the equations of a sample; here, from rank 2 on."""
+    batches, embeddings = uploads(1)
+    pattern = Pattern.from_batches(batches, 9)
+    values = pattern.sort(embeddings, 1, 1)
+    arguments = Observations.in_memory(pattern, values, 0.2, seed=0), 0.1, 1e-3, 3, 1
+    monkeypatch.setattr(gpu, "SHARED_NUMBERS", 5)
+    solvers = CompiledSolver(*arguments), gpu.GpuSolver(*arguments, pattern=pattern, values=values)
+    begin = np.random.default_rng(1).normal(size=(5, 1, 2))
+    expected, found = (solver.fit(begin, uses_all=False, n_sweeps=3) for solver in solvers)
+    np.testing.assert_allclose(solvers[1].solve(found), solvers[0].solve(expected), rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")  # with so few uploads
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_a_run_has_the_values_of_the_processor(loss):

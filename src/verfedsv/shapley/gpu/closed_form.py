@@ -51,9 +51,12 @@ def _per_sample(n_players: int, n_classes: int, n_groups: int = ARRAY_GROUPS) ->
     return odd_stride(n_players, n_classes) + n_groups * 3 * n_classes
 
 
-def _n_threads(per_sample: int, most: int) -> int:
-    """Return how many samples a block takes at a time, a power of two: at most so many, and 0 if not one fits."""
-    fitting = min(most, SHARED_NUMBERS // per_sample)
+def _n_threads(per_sample: int, most: int, for_all: int = 0) -> int:
+    """Return how many samples a block takes at a time, a power of two: at most so many, and 0 if not one fits.
+
+    Threads share `per_sample` numbers for each sample, and some `for_all` of them.
+    """
+    fitting = min(most, max(0, SHARED_NUMBERS - for_all) // per_sample)
     return 1 << (fitting.bit_length() - 1) if fitting else 0
 
 
@@ -103,7 +106,7 @@ def launch_round(arrays: DeviceRound, loss: Loss, n_classes: int) -> Any:
 
 def _scalar_threads(n_players: int) -> int:
     """Return the threads of a block for scalar embeddings: each adds at most `MOST_TERMS` samples at a time."""
-    return _n_threads(n_players + 4, MOST_TERMS if n_players > MOST_TERMS else 128)
+    return _n_threads(n_players + 3, MOST_TERMS if n_players > MOST_TERMS else 128, for_all=n_players)
 
 
 def sum_rounds(rounds: FactoredRounds, labels: Array, loss: Loss) -> Sums:
