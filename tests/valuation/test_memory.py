@@ -119,12 +119,14 @@ def test_valuation_of_clients_with_and_without_gaps_keeps_to_its_formula(tmp_pat
 
 IN_PIECES = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 import verfedsv
 from tests.memory import resident
 from verfedsv.valuation import partitioned
 
 partitioned.MAX_SWEEPS = 3
-verfedsv.value(sys.argv[1], "closed-form", rank=3, memory=int(sys.argv[2]))
+executor = ThreadPoolExecutor(1) if len(sys.argv) > 3 else None
+verfedsv.value(sys.argv[1], "closed-form", rank=3, memory=int(sys.argv[2]), executor=executor)
 print(resident(what="VmHWM"))
 """
 
@@ -139,3 +141,14 @@ def test_a_training_in_pieces_keeps_to_its_memory(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert int(done.stdout) <= memory
     assert sum(file.stat().st_size for file in tmp_path.glob("uploads-*")) > memory
+
+
+@pytest.mark.slow
+def test_long_asynchronous_trainings_in_pieces_keep_to_their_memory(tmp_path):
+    """A chunk of samples has 110 MB of uploads in 200 rounds: they are held for some rounds at a time."""
+    memory, size = 400_000_000, (4, 12_000, 1, 200, 12_000)
+    command = [sys.executable, "-c", RECORD, str(tmp_path), "asynchronous", *map(str, size)]
+    subprocess.run(command, check=True)  # noqa: S603
+    command = [sys.executable, "-c", IN_PIECES, str(tmp_path), str(memory), "one at a time"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert int(done.stdout) <= memory

@@ -90,6 +90,19 @@ def test_pieces_change_no_bit(tmp_path, training, options):
 
 
 @pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize("most", [1, 300])
+@pytest.mark.parametrize("method", ["auto", "permutation", "closed-form"])
+def test_uploads_are_valued_some_rounds_at_a_time(tmp_path, monkeypatch, method, most):
+    """A chunk with many rounds does not hold them all; rounds that are refined are in some of the parts only."""
+    Asynchronous(n_samples=60, n_rounds=9, step=2.0).record(tmp_path).close()
+    options = {"method": method, "seed": 3, "rows": [*range(0, 60, 3), 1, 59]}
+    expected = value(tmp_path, **options)
+    monkeypatch.setattr("verfedsv.valuation.pieces.MOST_NUMBERS", most)
+    monkeypatch.setattr("verfedsv.valuation.chunks.MOST_ELEMENTS", most)
+    assert_same(value(tmp_path, executor=SerialExecutor(), **options), expected)
+
+
+@pytest.mark.usefixtures("in_small_pieces")
 @pytest.mark.parametrize("seed", [1, 4, 6, 7, 11, 12])
 def test_clients_with_samples_of_their_own_join_and_miss_rounds(tmp_path, seed):
     """Random trainings, with and without a common batch: completed clients and others, samples that nobody uploaded."""

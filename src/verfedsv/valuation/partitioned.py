@@ -25,6 +25,7 @@ from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.plan import Plan
 from verfedsv.threads import ordered_map
 from verfedsv.valuation.backends import Backend, batches
+from verfedsv.valuation.chunks import Chunk
 from verfedsv.valuation.completed import MAX_SWEEPS, TOLERANCE, CompletionPlan
 from verfedsv.valuation.limits import Cuts, parts_of_a_task
 from verfedsv.valuation.pieces import (
@@ -319,7 +320,22 @@ def value_batch(numbered: tuple[int, range], stored: StoredTraining, backend: Ba
     """Return the sums of the estimates of some chunks of rows, as `Backend.value` does for one."""
     _, batch = numbered
     chunks = backend.split(stored.n_rows, stored.n_clients, stored.width)
-    return Estimate.sum(backend.value(stored.part(chunks[index], index), plan) for index in batch)
+    return Estimate.sum(_value_chunk(stored.part(chunks[index], index), backend, plan) for index in batch)
+
+
+def _value_chunk(parts: Iterable[Chunk], backend: Backend, plan: Plan) -> Estimate:
+    """Return the estimates of all rounds of a chunk, which comes in parts of some rounds."""
+    found, n_rounds = list[Estimate](), 0
+    for part in parts:
+        own = range(n_rounds, n_rounds + part.n_rounds)
+        refined = {t - n_rounds: allowed for t, allowed in plan.refined.items() if t in own}
+        if plan.refined and not refined:
+            found.append(Estimate.none(len(own), part.n_clients + 1))
+        else:
+            from_here = replace(plan, first_round=plan.first_round + n_rounds, refined=refined)
+            found.append(backend.value(part, from_here))
+        n_rounds = own.stop
+    return Estimate.joined(found)
 
 
 def sum_batches(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from verfedsv.arrays import Array, Floats
 from verfedsv.completion.factors import CompiledSolver, Fit, LastSweep
-from verfedsv.completion.parts import Equations, Part, solve_all, take_samples
+from verfedsv.completion.parts import Equations, Part, solve_all
 from verfedsv.completion.sweeps import Observed
 from verfedsv.losses import Loss
 from verfedsv.threads import ordered_map
-from verfedsv.valuation.chunks import Change, Chunk, Round, State
+from verfedsv.valuation.chunks import Change, Chunk, Round, State, chunks_of_rounds
 from verfedsv.valuation.scratch import Scratch
 from verfedsv.valuation.shuffle import read_uploads
 
@@ -30,6 +29,10 @@ Result = TypeVar("Result")
 LABELS, ROWS, FACTORS, WEIGHTS = "labels", "rows", "factors-{}-{}", "weights"
 """Names of files: labels of all samples; the rows to value; factors of the samples, for each player and part; factors
 of the rounds."""
+
+
+MOST_NUMBERS = 2**20
+"""How many uploaded numbers of a chunk are held in memory at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +134,6 @@ class StoredTraining:
     extents: Mapping[int, Extents]
     factored: Mapping[int, Array]
     uploaded: Mapping[int, Array]
-    _read: OrderedDict[tuple[int, int], Observed] = field(default_factory=OrderedDict, repr=False)
 
     @property
     def n_samples(self) -> int:
@@ -141,34 +143,47 @@ class StoredTraining:
     def n_rounds(self) -> int:
         return len(self.states)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_read": OrderedDict()}
-
     @cached_property
     def weights(self) -> dict[int, Floats]:
         """The factors of the rounds, (rounds, classes, rank), of each player whose embeddings are products."""
         return {int(name): array for name, array in self.scratch.load(WEIGHTS).items()}
 
-    def part(self, rows: slice, index: int) -> Chunk:
-        """Return some of the rows, in all rounds."""
-        return self.chunk(np.array(self.scratch.mapped(ROWS)[rows]), index)
+    def part(self, rows: slice, index: int) -> Iterator[Chunk]:
+        """Yield some of the rows in all rounds, as many at a time as memory allows."""
+        samples = np.array(self.scratch.mapped(ROWS)[rows])
+        at_once = self._rounds_at_once(samples)
+        return chunks_of_rounds(self._begin(samples, index), self._rounds(samples, at_once), at_once)
 
-    def chunk(self, samples: NDArray[np.intp], index: int = 0) -> Chunk:
+    def chunk(self, samples: NDArray[np.intp]) -> Chunk:
         """Return samples, sorted, in all rounds."""
-        n_players = self.n_clients + 1
-        changes: list[list[Change]] = [[] for _ in self.states]
-        for player in range(n_players):
-            if player in self.factored:
-                for t, weights in zip(self.factored[player].tolist(), self.weights[player], strict=True):
-                    changes[t].append(Change(player, None, weights))
-            if player in self.uploaded:
-                for t, change in self._uploads(player, samples):
-                    changes[t].append(change)
-        rounds = [Round(own, state) for own, state in zip(changes, self.states, strict=True)]
+        return replace(self._begin(samples, 0), rounds=list(self._rounds(samples, self.n_rounds)))
+
+    def _begin(self, samples: NDArray[np.intp], index: int) -> Chunk:
+        """Return samples before the first round."""
         labels = np.array(self.scratch.mapped(LABELS)[samples])
-        table = np.zeros((n_players, len(samples), self.width))
+        table = np.zeros((self.n_clients + 1, len(samples), self.width))
         factors = {player: self._factors(player, samples) for player in self.factored}
-        return Chunk(self.loss, labels, self.n_clients, table, rounds, factors, index, self.head, self.first_state)
+        return Chunk(self.loss, labels, self.n_clients, table, [], factors, index, self.head, self.first_state)
+
+    def _rounds_at_once(self, samples: NDArray[np.intp]) -> int:
+        """Return in how many rounds about as many numbers of some samples were uploaded as are held in memory."""
+        n_numbers = sum(_n_numbers(piece, own) for p in self.uploaded for _, own, piece in self._pieces(p, samples))
+        return max(1, self.n_rounds * MOST_NUMBERS // max(1, n_numbers))
+
+    def _rounds(self, samples: NDArray[np.intp], at_once: int) -> Iterator[Round]:
+        """Yield all rounds, with positions in the samples; uploads are looked for in some rounds at a time."""
+        for first in range(0, self.n_rounds, at_once):
+            changes: list[list[Change]] = [[] for _ in self.states[first : first + at_once]]
+            for player in range(self.n_clients + 1):
+                if player in self.factored:
+                    own = self.factored[player]
+                    begin, end = np.searchsorted(own, (first, first + at_once))
+                    for t, weights in zip(own[begin:end].tolist(), self.weights[player][begin:end], strict=True):
+                        changes[t - first].append(Change(player, None, weights))
+                if player in self.uploaded:
+                    for t, change in self._uploads(player, samples, first, first + at_once):
+                        changes[t - first].append(change)
+            yield from map(Round, changes, self.states[first : first + at_once])
 
     def _factors(self, player: int, samples: NDArray[np.intp]) -> Floats:
         if not self.scratch.has(f"{FACTORS.format(player, 0)}.npy"):
@@ -180,27 +195,42 @@ class StoredTraining:
         ]
         return np.concatenate(found)
 
-    def _uploads(self, player: int, samples: NDArray[np.intp]) -> Iterator[tuple[int, Change]]:
-        """Yield the uploads of some samples, with the index of the round."""
-        pieces = np.searchsorted(self.piece_edges, samples, side="right") - 1
-        found = list[tuple[Array, Array, Array]]()
+    def _pieces(self, player: int, samples: NDArray[np.intp]) -> Iterator[tuple[Array, Array, Observed]]:
+        """Yield the positions of some samples in each piece that has any, their indices there, and its uploads."""
+        pieces, extents = np.searchsorted(self.piece_edges, samples, side="right") - 1, self.extents[player]
         for j in np.unique(pieces).tolist():
-            own, uploads = np.flatnonzero(pieces == j), self._piece(j, player)
-            some = take_samples(uploads, samples[own] - self.piece_edges[j])
-            found.append((some.rounds, np.repeat(own, np.diff(some.starts)), some.values))
+            positions = np.flatnonzero(pieces == j)
+            uploads = read_uploads(self.scratch, j, extents.of_pieces[j], extents.width, extents.precision)
+            yield positions, samples[positions] - self.piece_edges[j], uploads
+
+    def _uploads(self, player: int, samples: NDArray[np.intp], first: int, end: int) -> Iterator[tuple[int, Change]]:
+        """Yield the uploads in some rounds, with the index of the round."""
+        begin, stop = np.searchsorted(self.uploaded[player], (first, end)).tolist()
+        found = [
+            _uploads_in(piece, local, positions, begin, stop)
+            for positions, local, piece in self._pieces(player, samples)
+        ]
         rounds, positions, values = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         order = np.argsort(rounds, kind="stable")
-        edges = np.searchsorted(rounds[order], np.arange(len(self.uploaded[player]) + 1))
-        for t, a, b in zip(self.uploaded[player].tolist(), edges, edges[1:], strict=False):
+        edges = np.searchsorted(rounds[order], np.arange(begin, stop + 1))
+        for t, a, b in zip(self.uploaded[player][begin:stop].tolist(), edges, edges[1:], strict=False):
             yield t, Change(player, positions[order[a:b]], values[order[a:b]])
 
-    def _piece(self, piece: int, player: int) -> Observed:
-        """Return the uploads of a player in a piece; those of the last piece are kept."""
-        if next(iter(self._read), (piece, 0))[0] != piece:
-            self._read.clear()
-        if (piece, player) not in self._read:
-            own = self.extents[player]
-            self._read[piece, player] = read_uploads(
-                self.scratch, piece, own.of_pieces[piece], own.width, own.precision
-            )
-        return self._read[piece, player]
+
+def _n_numbers(piece: Observed, samples: Array) -> int:
+    """Return how many numbers were uploaded of some samples of a piece."""
+    n_uploads = int((piece.starts[samples + 1] - piece.starts[samples]).sum())
+    return n_uploads * int(piece.values.shape[1])
+
+
+def _uploads_in(piece: Observed, samples: Array, positions: Array, begin: int, end: int) -> tuple[Array, Array, Array]:
+    """Return rounds, positions and values of the uploads of samples, sorted, in the rounds from `begin` to `end`."""
+    first, last = piece.starts[samples[0]], piece.starts[samples[-1] + 1]
+    rounds = piece.rounds[first:last]
+    chosen = first + np.flatnonzero((rounds >= begin) & (rounds < end))
+    owners = np.searchsorted(piece.starts, chosen, side="right") - 1
+    index = np.searchsorted(samples, owners)
+    if len(samples) < samples[-1] + 1 - samples[0]:
+        is_wanted = samples[index] == owners
+        chosen, index = chosen[is_wanted], index[is_wanted]
+    return piece.rounds[chosen], positions[index], piece.values[chosen]
