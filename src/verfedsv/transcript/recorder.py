@@ -62,8 +62,8 @@ class Recorder:
     `head` is how the server combines embeddings: "sum", or a torch module that takes those of all clients concatenated,
     in the order of joining, and gives what the loss takes. Its parameters are recorded now and at each time stamp, as
     they are then. A head that cannot be valued is refused before the first record. This needs the widths of all
-    clients' embeddings: unless the first round has all of them, or if clients join later, pass `widths`, by name, in the
-    order in which the head takes them.
+    clients' embeddings: unless the first round has all of them, or if clients join later, pass `widths`, by name, in
+    the order in which the head takes them.
 
     What was agreed is recorded for statements and audits, which compare it: `valuation`, the settings of the valuation
     (arguments of `value` by name; None for its defaults); `step`, the step that clients should take (a text, or a few
