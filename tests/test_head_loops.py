@@ -133,6 +133,15 @@ def test_activations_keep_their_digits(activation):
     assert np.isnan(found[-1])
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_right_at_the_far_ends(activation):
+    """Those that vanish there do: their exponentials are limited, and huge numbers would multiply what is left."""
+    x = np.array([-1e308, -1e150, -1e3, -701.0, -699.0, -38.5, 38.5, 699.0, 701.0, 1e3, 1e150, 1e308])
+    with torch.no_grad():
+        expected = copy.deepcopy(ACTIVATIONS[activation]).double()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(of_identity(ACTIVATIONS[activation], x), expected, rtol=1e-13, atol=1e-299)
+
+
 def of_identity(activation, x):
     """Return an activation of single numbers, which pass linear layers unchanged."""
     module = nn.Sequential(nn.Linear(1, 1, bias=False), activation).double()

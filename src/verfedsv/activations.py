@@ -1,6 +1,6 @@
 """Activations between the layers of a head, of eight numbers at a time.
 
-As in torch, they are those of `head_layers`; errors are a few units in the last place of the result.
+As in torch, they are those of `head_layers`; errors are a few units in the last place of the result, or below 1e-299.
 """
 
 from __future__ import annotations
@@ -51,15 +51,18 @@ def activated(kind: int, x: Vector, a: float, b: float) -> Vector:
     if kind == _SIGMOID:
         return 1.0 / (1.0 + exp_lanes(zero - x))
     if kind == _SILU:
-        return x / (1.0 + exp_lanes(zero - x))
+        return larger(fill(_LEAST), x) / (1.0 + exp_lanes(zero - x))
     if kind == _GELU_BY_TANH:
         return 0.5 * x * (1.0 + _tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
     if kind == _SOFTPLUS:
         y = a * x
         small = exp_lanes(zero - absolute(y))
         return if_larger(y, fill(b), x, (larger(y, zero) + twice_artanh(small / (2.0 + small))) / a)
-    return x * _normal_distribution(x)
+    return larger(fill(_LEAST), x) * _normal_distribution(x)
 
+
+_LEAST = -700.0
+"""Below this, where powers of e are limited, SiLU and GELU are 0 but for 1e-299."""
 
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 

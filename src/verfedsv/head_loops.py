@@ -4,6 +4,8 @@ A first layer that is linear is a sum over clients, of embeddings before or afte
 once for each sample and state of the head; a coalition adds up those of its members and passes the other layers, all
 in the first-level cache. With 4 clients of width 8 and 64 units with tanh, that takes 0.08 us for a sample and
 coalition, with GELU 0.14; torch took 0.8 us, most of it to read and write arrays.
+
+Numbers between layers may be up to 1e150 in size, so that their squares are finite; recorded embeddings are below 1e12.
 """
 
 from __future__ import annotations

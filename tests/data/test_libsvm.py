@@ -64,17 +64,64 @@ def test_amounts_of_a_file(tmp_path):
 
 
 def test_a_test_file(tmp_path):
-    """Its samples come last and are held out; both files have the features of the wider one."""
-    train, test = dump(tmp_path / "a.svm", FEATURES[:20, :5], LABELS[:20]), tmp_path / "b.svm"
-    samples = read_samples(train, dump(test, FEATURES[20:], LABELS[20:]))
-    assert (samples.features.shape, samples.n_test) == ((30, 7), 10)
-    assert samples.features[:20, 5:].nnz == 0
+    """Its samples come last and are held out; it may be narrower than the training file."""
+    train, test = dump(tmp_path / "a.svm", FEATURES[:20], LABELS[:20]), tmp_path / "b.svm"
+    samples = read_samples(train, dump(test, FEATURES[20:, :5], LABELS[20:]))
+    assert (samples.features.shape, samples.n_test, samples.cautions) == ((30, 7), 10, ())
+    assert samples.features[20:, 5:].nnz == 0
     data = split_features(samples, 2)
     assert data.is_test.tolist() == [False] * 20 + [True] * 10
 
 
+def test_a_test_file_does_not_change_who_has_which_features(tmp_path):
+    """They are those of the training file; others are left out, with a caution, for all clients or for one."""
+    train, test = tmp_path / "a.svm", tmp_path / "b.svm"
+    train.write_text("-1 1:1 8:2\n1 2:1\n" * 5)
+    test.write_text("-1 1:3 49:1\n1 0:5 8:4\n")
+    samples = read_samples(train, test)
+    assert (samples.features.shape, samples.first_feature) == ((12, 8), 1)
+    assert samples.features[10:].toarray()[:, [0, 7]].tolist() == [[3, 0], [0, 4]]
+    wide, shifted = samples.cautions
+    assert wide.startswith(
+        f"{test}: its features above 8, up to 49, are left out, as {train} has none of them. Make sure"
+    )
+    assert shifted.startswith(f"{test}: its feature 0 is left out, as {train} has none. If only this file")
+    assert [client.numeric.shape[1] for client in split_features(samples, 3).clients] == [2, 3, 3]
+    data = join_tables({"bank": ClientFile(train, None, None, test)}, ("bank", None))
+    assert data.clients[0].columns == tuple(f"column {k}" for k in range(1, 9))
+    assert data.cautions[:2] == (f"bank: {wide}", f"bank: {shifted}")
+
+
+def test_a_client_without_anything_to_learn_from_is_named(tmp_path):
+    """If its features are zero in all training samples, of a split or in a file of its own."""
+    train, test = tmp_path / "a.svm", tmp_path / "b.svm"
+    train.write_text("-1 1:1 8:0\n1 2:1\n" * 5)
+    test.write_text("-1 1:3 8:1\n1 2:4\n")
+    says = "all its features are 0 in the training samples, so nothing is learnt from them"
+    assert split_features(read_samples(train, test), 4).cautions == tuple(f"client {k}: {says}" for k in (2, 3, 4))
+    (tmp_path / "zeros.svm").write_text("0 3:0\n" * 10)
+    (tmp_path / "ones.svm").write_text("0 3:1\n" * 2)
+    files = {"bank": ClientFile(train, None, None, test)}
+    files["telco"] = ClientFile(tmp_path / "zeros.svm", None, None, tmp_path / "ones.svm")
+    assert join_tables(files, ("bank", None)).cautions == (f"telco: {says}",)
+
+
+def test_labels_that_only_a_test_file_has_are_refused(tmp_path):
+    """They would make more classes; the number of classes, if it is given, allows them, with a caution."""
+    train = dump(tmp_path / "a.svm", FEATURES[:20], 2 * LABELS[:20] - 1)
+    test = dump(tmp_path / "b.svm", FEATURES[20:], np.array([0, 2, 2, *LABELS[23:]]))
+    with pytest.raises(
+        DataError,
+        match=r"b\.svm has labels that no training sample has: 0 \(\d\), 2 \(2\)\. .* set classes = 4 in \[data\]",
+    ):
+        read_samples(train, test)
+    data = split_features(read_samples(train, test, n_classes=4), 2)
+    assert "labels: no training sample has 0 (" in data.cautions[-1]
+    assert read_samples(train, dump(test, FEATURES[20:], np.ones(10))).n_classes == 2  # fewer are fine
+
+
 def test_files_that_count_from_zero(tmp_path):
-    """If one of two files has a feature 0, the other counts from 0 too."""
+    """If the training file has a feature 0, the test file counts from 0 too."""
     (tmp_path / "a.svm").write_text("1 0:5 2:1\n0 1:1\n")
     (tmp_path / "b.svm").write_text("1 1:7\n")
     rows = read_libsvm([tmp_path / "a.svm", tmp_path / "b.svm"])
@@ -118,15 +165,15 @@ def test_files_in_another_format(tmp_path, content, message):
 
 
 def test_many_features(tmp_path):
-    """High numbers are allowed up to a limit, above it if files have enough numbers; the widest file is named."""
+    """High numbers are allowed up to a limit, above it if files have enough numbers; the file is named."""
     few, many = tmp_path / "few.svm", tmp_path / "many.svm"
     few.write_text("1 1048576:1\n0 1:1\n")
     assert read_libsvm([few]).features.shape == (2, 1_048_576)
     many.write_text("1 1200000:1 # a_comment\n" * 120_000)
-    assert read_libsvm([few, many]).features.shape == (120_002, 1_200_000)
+    assert read_libsvm([many, few]).features.shape == (120_002, 1_200_000)
     many.write_text("1 1200000:1\n" * 119_997)
     with pytest.raises(DataError, match=r"many\.svm has a feature 1,200,000 and only 119,999 numbers"):
-        read_libsvm([few, many])
+        read_libsvm([many, few])
 
 
 BOMBS = {

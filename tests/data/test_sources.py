@@ -18,7 +18,7 @@ TRAIN = {
     "telco": {"id": [1, 2, 3, 7], "calls": [1.5, 2.5, 3.5, 7.5]},
 }
 TEST = {
-    "bank": {"id": [12, 11, 13], "y": ["yes", "maybe", "no"], "age": [0.5, 7.0, 8.0], "city": ["z", "x", "y"]},
+    "bank": {"id": [12, 11, 13], "y": ["yes", "no", "no"], "age": [0.5, 7.0, 8.0], "city": ["z", "x", "y"]},
     "telco": {"calls": [8, 9, 6], "id": [13, 12, 11]},
 }
 
@@ -35,12 +35,12 @@ def files(folder, suffix=".csv", *, train=TRAIN, test=TEST, columns=None, **chan
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_test_files_are_joined_among_themselves(tmp_path, suffix):
-    """As pandas merges each part; test samples come last, and classes that only they have count."""
+    """As pandas merges each part; test samples come last."""
     data = join_tables(files(tmp_path, suffix), ("bank", "y"))
     merged = [pd.DataFrame(part["bank"]).merge(pd.DataFrame(part["telco"]), on="id") for part in (TRAIN, TEST)]
     expected = pd.concat(merged)
     assert data.is_test.tolist() == [False] * 3 + [True] * 3
-    assert data.classes == ("maybe", "no", "yes")
+    assert data.classes == ("no", "yes")
     assert [data.classes[label] for label in data.labels] == expected["y"].tolist()
     np.testing.assert_array_equal(data.clients[0].numeric[:, 0], expected["age"])
     np.testing.assert_array_equal(data.clients[1].numeric[:, 0], expected["calls"])
@@ -88,6 +88,17 @@ def test_test_files_that_do_not_fit(tmp_path, changes, message):
         join_tables(files(tmp_path, **changes), ("bank", "y"))
 
 
+def test_a_label_that_only_a_test_file_has(tmp_path):
+    """A typo does not make another class, unless their number is given."""
+    made = files(tmp_path, bank={"y": [TEST["bank"]["y"][0], "hihg", "hihg"]})
+    with pytest.raises(
+        DataError, match=r"bank-test\.csv has labels that no training sample has: hihg \(2\)\. Correct or"
+    ):
+        join_tables(made, ("bank", "y"))
+    data = join_tables(made, ("bank", "y"), n_classes=3)
+    assert "labels: no training sample has hihg (2), so that cannot be learnt" in data.cautions
+
+
 @pytest.mark.parametrize("column", ["id", "y", "age"])
 def test_columns_that_a_test_file_lacks(tmp_path, column):
     """The error names the file and the column."""
@@ -115,9 +126,9 @@ def test_ordered_categories_of_both_files(tmp_path):
     made = files(tmp_path, ".parquet")
     for name, part in (("bank", TRAIN), ("bank-test", TEST)):
         frame = pd.DataFrame(part["bank"])
-        frame["y"] = pd.Categorical(frame["y"], ["yes", "no", "maybe"], ordered=True)
+        frame["y"] = pd.Categorical(frame["y"], ["yes", "no"], ordered=True)
         frame.to_parquet(tmp_path / f"{name}.parquet")
-    assert join_tables(made, ("bank", "y")).classes == ("yes", "no", "maybe")
+    assert join_tables(made, ("bank", "y")).classes == ("yes", "no")
 
 
 def test_aligned_test_files(tmp_path):

@@ -186,6 +186,7 @@ def test_names_of_classes_stay_with_the_run(tmp_path, kind, suffix):
         part.to_csv(tmp_path / f"{name}.csv", index=False)
         part.to_parquet(tmp_path / f"{name}.parquet")
     text = FILES.replace("a.csv", f"a{suffix}") + f"test_file = 'b{suffix}'\n"
+    text = text.replace("[data]", f"[data]\nclasses = {len(classes)}")
     run = make(tmp_path, text)
     finish(run)
     run.value()

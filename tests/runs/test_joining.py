@@ -374,7 +374,7 @@ def test_nobody_left_a_training_that_ended_before(tmp_path):
 
 
 def test_predictions_and_models_of_a_network(tmp_path):
-    """Commands work for who joined later and for who left, with the files of all clients or of one."""
+    """Commands work for who joined later and for who left, with the files of all clients or of one; they say when."""
     pytest.importorskip("torch")
     from tests.runs.test_heads import write_credit
 
@@ -392,6 +392,8 @@ def test_predictions_and_models_of_a_network(tmp_path):
         done = call("model", run.folder, "--client", name, "-o", tmp_path / f"{name}.npz")
         assert done.returncode == 0, done.stderr
         assert (tmp_path / f"{name}.npz").is_file()
+        when = "as of its last round, 8" if name == "shop" else "from the checkpoint after round 12"
+        assert done.stdout.endswith(f"{when}\n")
 
 
 @pytest.mark.parametrize(

@@ -123,14 +123,9 @@ def test_modules_that_differ_do_not_agree():
 
 
 def test_the_first_round_shows_the_widths():
-    """In the order of the clients; a training in which not all upload states none, unless they were given."""
+    """In the order of the clients, unless they were given."""
     about = log(torch.nn.Linear(3, 1)).description.head
     assert (about.clients, about.widths, about.layers) == (("a", "b"), (2, 1), ["Linear", 3, 1, True])
-    recorder = Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1))
-    recorder.log([0, 1], {"a": np.ones((2, 2))}, absent=["b"])
-    recorder.log([0, 1], {"a": np.ones((2, 2)), "b": np.ones((2, 1))})
-    assert recorder.transcript.description.head.clients == ()
-    assert recorder.transcript.widths == {"a": 2, "b": 1}
     given = Recorder(None, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1), widths={"b": 1, "a": 2})
     given.update("a", [0], [[1.0, 2.0]], time=0)
     assert given.transcript.widths == {"b": 1, "a": 2}
@@ -211,6 +206,49 @@ def test_a_head_that_cannot_be_valued_is_refused_before_the_first_record(tmp_pat
             recorder.log([0, 1, 2, 3], ROUND)
     assert ("join later" in str(error.value)) == (case == "another width")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("module", [torch.nn.Linear(3, 1), Custom(lambda self, x: self.layer(x))])
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_nothing_is_recorded_under_a_head_that_was_not_tried(tmp_path, mode, module):
+    """A first record that does not show all widths is refused; with widths= it is taken, and can be valued."""
+
+    def begin(recorder):
+        if mode == "synchronous":
+            recorder.log([0, 1], {"a": np.ones((2, 2))}, absent=["b"])
+        else:
+            recorder.update("a", [0, 1], np.ones((2, 2)), time=0)
+            recorder.stamp(time=0)
+
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=module) as recorder:
+        with pytest.raises(InputError, match=r"the first record has none of b: create the recorder with the widths of"):
+            begin(recorder)
+        assert recorder.n_rounds == 0
+    with Recorder(tmp_path, LABELS, ["a", "b"], head=module, widths={"a": 2, "b": 1}) as recorder:
+        begin(recorder)
+    assert value(tmp_path, trust_head=True).n_rounds == 1
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_head_of_known_widths_is_refused_by_the_constructor(tmp_path, case):
+    """Before any file is written but the lock."""
+    head, why = REFUSED[case]
+    with pytest.raises(InputError, match=why.partition(".*that join later")[0]):
+        Recorder(tmp_path, LABELS, ["a", "b"], head=head, widths={"a": 2, "b": 1})
+    assert [path.name for path in tmp_path.rglob("*")] == [".lock"]
+
+
+def test_files_of_a_head_without_records_are_removed(tmp_path):
+    """By the next recorder in the folder; parameters that its own head has too are kept."""
+    first, second = Custom(lambda self, x: self.layer(x)), torch.nn.Sequential(torch.nn.Linear(3, 1))
+    with torch.no_grad():
+        second[0].bias.copy_(first.layer.bias)
+    Recorder(tmp_path, LABELS, ["a", "b"], head=first, widths={"a": 2, "b": 1}).close()
+    assert (tmp_path / "head.pt2").exists()
+    Recorder(tmp_path, LABELS, ["a", "b"], head=second, widths={"a": 2, "b": 1}).close()
+    about = Transcript.open(tmp_path).description.head
+    assert {path.stem for path in (tmp_path / TENSORS).iterdir()} == {*about.state}
+    assert not (tmp_path / "head.pt2").exists()
 
 
 def test_dropout_is_off():
@@ -324,6 +362,14 @@ def test_a_training_with_a_head_is_continued(tmp_path):
         Recorder(tmp_path, LABELS, ["a", "b"], head=torch.nn.Linear(3, 1, bias=False), resume=True)
 
 
+class Duck:
+    """Parameters of no torch module."""
+
+    def state_dict(self):
+        """Return one."""
+        return {"weight": np.ones(3)}
+
+
 def forge(tmp_path, change):
     """Record a head, and write the same with another description of it and a valid chain; return the folder."""
     head = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
@@ -385,7 +431,7 @@ def test_wrong_shapes_of_embeddings_are_explained():
             early.update("telco", [0, 1, 2], np.ones((2, 2)))
         with pytest.raises(InputError, match=r"received \(3, 4\)\. The head .* of this client, as stated in widths="):
             early.update("telco", [0, 1, 2], np.ones((3, 4)))
-    with Recorder(None, [0, 1, 1], ["bank", "telco"], head=torch.nn.Linear(3, 1)) as late:
+    with Recorder(None, [0, 1, 1], ["bank", "telco"], head=Duck()) as late:
         late.update("telco", [0, 1, 2], np.ones((3, 2)), time=1)
         with pytest.raises(InputError, match=r"of this client, as in its earlier uploads$"):
             late.update("telco", [0, 1, 2], np.ones((3, 4)), time=2)

@@ -143,9 +143,9 @@ def record_synchronously(training, path=None, head=None, **options):
     return recorder
 
 
-def record_asynchronously(training, path=None, widths=None):
+def record_asynchronously(training, path=None):
     """Record uploads of random batches, two a round, with a head that moves; one client never uploads at first."""
-    recorder = Recorder(path, training.labels, NAMES, training.loss, head=training.head, widths=widths)
+    recorder = Recorder(path, training.labels, NAMES, training.loss, head=training.head, widths=WIDTHS)
     for t in range(training.n_rounds):
         for name in ("bank", "telco", "mall") if t < 3 else ("telco", "shop"):
             batch = np.sort(training.rng.permutation(training.n_samples)[:12])
@@ -191,7 +191,7 @@ def test_asynchronous_values_are_those_of_the_servers_table():
 def test_a_running_training_is_continued():
     """To the same values as valuing all of it at once."""
     training = Training(n_rounds=4)
-    recorder = record_asynchronously(training, widths=WIDTHS)
+    recorder = record_asynchronously(training)
     early = value(recorder)
     training.n_rounds = 3
     for t in range(4, 7):
@@ -225,7 +225,7 @@ def test_a_client_that_joins_has_zeros_before():
 
 
 def test_a_recorder_of_a_head_of_other_layers_has_it():
-    """Its recording is valued without trusting anybody; what commands will need is said once, at the first record."""
+    """Its recording is valued without trusting anybody; what commands will need is said once."""
     training = Training(head=Own(), n_rounds=2)
     with pytest.warns(TranscriptWarning, match="commands on this run will need --trust-head") as said:
         recorder = record_synchronously(training)

@@ -41,7 +41,15 @@ def model(
     else:
         prepared = trained.preparation
         columns = f"{count(len(prepared.columns), 'column')} ({count(prepared.n_features, 'feature')})"
-        typer.echo(
-            f"wrote {output}: the {trained.kind} model of {client!r}, of {columns}, from the checkpoint after round "
-            f"{trained.n_rounds:,}"
-        )
+        when = _when(folder, client, trained.n_rounds)
+        typer.echo(f"wrote {output}: the {trained.kind} model of {client!r}, of {columns}, {when}")
+
+
+def _when(folder: RunFolder, client: str, n_rounds: int) -> str:
+    """Return of which round a model is, in words: checkpoints also have those of clients that left before."""
+    config = folder.config()
+    left = {} if config is None else {each.name: each.leaves_after for each in config.client}
+    last = left.get(client)
+    if last is None or last >= n_rounds:
+        return f"from the checkpoint after round {n_rounds:,}"
+    return f"as of its last round, {last:,}"

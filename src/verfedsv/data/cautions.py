@@ -1,14 +1,19 @@
-"""Warnings about a client's columns before training: missing values, and columns that give labels away."""
+"""Warnings before training: columns without values or that give labels away, classes that only test samples have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from verfedsv.arrays import Array
 from verfedsv.data.targets import LabelArray
+from verfedsv.errors import DataError
+from verfedsv.texts import with_count
 
 N_COMPARED = 5000
 """Columns are compared with labels on about this many samples."""
@@ -56,6 +61,38 @@ def caution(
                 "leave it out (columns)"
             )
     return lines
+
+
+def caution_zeros(client: str, features: csr_array[Any], is_train: NDArray[np.bool_]) -> list[str]:
+    """Return a warning if all sparse features of a client are zero in the training samples."""
+    if features.data[np.repeat(is_train, np.diff(features.indptr))].any():
+        return []
+    return [f"{client}: all its features are 0 in the training samples, so nothing is learnt from them"]
+
+
+def caution_untrained(labels: LabelArray, classes: Sequence[str] | None, is_test: NDArray[np.bool_]) -> list[str]:
+    """Return a warning if there are classes that no training sample has."""
+    found = _untrained(labels, classes, is_test)
+    return [f"labels: no training sample has {found}, so that cannot be learnt"] if found else []
+
+
+def refuse_untrained(labels: LabelArray, classes: Sequence[str] | None, is_test: NDArray[np.bool_], path: Path) -> None:
+    """Raise DataError if a test file has labels that no training sample has."""
+    if found := _untrained(labels, classes, is_test):
+        raise DataError(
+            f"{path} has labels that no training sample has: {found}. Correct or remove them; if they are classes that "
+            f"cannot be learnt from these data, set classes = {len(classes or ())} in [data]"
+        )
+
+
+def _untrained(labels: LabelArray, classes: Sequence[str] | None, is_test: NDArray[np.bool_]) -> str:
+    """Return the classes that only test samples have, with their counts."""
+    if classes is None:
+        return ""
+    train, test = (np.bincount(labels[mask], minlength=len(classes)) for mask in (~is_test, is_test))
+    new = np.flatnonzero((train == 0) & (test > 0))
+    shown = ", ".join(with_count(classes[m], int(test[m])) for m in new[:_SHOWN])
+    return f"{shown}, ..." if len(new) > _SHOWN else shown
 
 
 def _gives_classes_away(column: Array, labels: Array) -> str:

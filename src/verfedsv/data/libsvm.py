@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, vstack
 
 from verfedsv.data.catalogue import Samples
+from verfedsv.data.cautions import refuse_untrained
 from verfedsv.data.labels import WrittenLabels, interpret
 from verfedsv.data.targets import AskedLoss
 from verfedsv.errors import DataError, InputError
@@ -49,7 +50,8 @@ _EXPECTED = "expected are lines of a label and INDEX:NUMBER for each feature, wi
 class LibsvmRows:
     """The rows of a LIBSVM file, or of two: features, (rows, features), and labels, (rows,).
 
-    `sizes` has the number of rows of each file, and `first` is the index of the first feature in them, 0 or 1.
+    Features are those of the first file, from the index `first` on, 0 or 1; `cautions` say which of the other are left
+    out. `sizes` has the number of rows of each file.
     """
 
     paths: tuple[Path, ...]
@@ -57,6 +59,7 @@ class LibsvmRows:
     numbers: NDArray[np.float64]
     sizes: tuple[int, ...]
     first: int = 1
+    cautions: tuple[str, ...] = ()
 
     def labels(self, rows: NDArray[np.intp]) -> WrittenLabels:
         """Return the labels of some rows, as whole numbers if all are."""
@@ -84,7 +87,10 @@ def read_samples(
             raise InputError(f"{each}: the name must end in {' or '.join(ENDINGS)}, perhaps with .gz or .bz2 after it")
     paths = (path,) if test_path is None else (path, test_path)
     rows = read_libsvm(paths)
-    labels = interpret(rows.labels(np.arange(sum(rows.sizes))), loss, n_classes)
+    all_rows = np.arange(sum(rows.sizes))
+    labels = interpret(rows.labels(all_rows), loss, n_classes)
+    if n_classes is None:
+        refuse_untrained(labels.values, labels.classes, all_rows >= rows.sizes[0], paths[-1])
     return Samples(
         path.name,
         rows.features,
@@ -93,13 +99,16 @@ def read_samples(
         sum(rows.sizes[1:]),
         labels.classes,
         (labels.note,),
-        tuple(labels.cautions),
+        (*labels.cautions, *rows.cautions),
         rows.first,
     )
 
 
 def read_libsvm(paths: Sequence[Path]) -> LibsvmRows:
-    """Return the rows of LIBSVM files of the same features, which count from 0 if some file has a feature 0."""
+    """Return the rows of LIBSVM files with the features of the first, which count from 0 if it has a feature 0.
+
+    Otherwise a test file would decide which client has which features, and nothing can be learnt of others.
+    """
     from sklearn.datasets import load_svmlight_files  # takes a second
 
     for path in paths:
@@ -111,20 +120,37 @@ def read_libsvm(paths: Sequence[Path]) -> LibsvmRows:
             parts = load_svmlight_files(lines, zero_based=True)
     except (ValueError, OverflowError, *_DAMAGED) as error:
         raise DataError(_explain(paths, error)) from None
-    labels = parts[1::2]
-    first = int(all(x.nnz and x.indices.min() > 0 for x in parts[::2]))
-    features = [_without_first(x) if first else x for x in parts[::2]]
+    features, labels = [csr_array(x) for x in parts[::2]], parts[1::2]
     for path, x, y in zip(paths, features, labels, strict=True):
-        _check(path, csr_array(x), y)
-    _check_gaps(paths, features)
+        _check(path, x, y)
+    train, *others = features
+    first, end = int(train.nnz > 0 and train.indices.min() > 0), _end(train)
+    kept = [x[:, first:end] for x in features]
+    _check_gaps(paths[0], kept)
+    cautions = [
+        line for path, x in zip(paths[1:], others, strict=True) for line in _left_out(path, x, paths[0], first, end)
+    ]
     sizes = tuple(len(y) for y in labels)
-    return LibsvmRows(tuple(paths), csr_array(vstack(features)), np.concatenate(labels), sizes, first)
+    return LibsvmRows(tuple(paths), csr_array(vstack(kept)), np.concatenate(labels), sizes, first, tuple(cautions))
 
 
-def _without_first(features: csr_array[Any]) -> csr_array[Any]:
-    """Return features without the first column, which is empty."""
-    n_rows, n_features = features.shape
-    return csr_array((features.data, features.indices - 1, features.indptr), shape=(n_rows, n_features - 1))
+def _end(features: csr_array[Any]) -> int:
+    """Return one more than the largest index of a feature."""
+    return int(features.indices.max(initial=0)) + 1
+
+
+def _left_out(path: Path, features: csr_array[Any], train: Path, first: int, end: int) -> Iterator[str]:
+    """Yield cautions on features of a test file that are not from `first` to `end` - 1, as in the training file."""
+    if _end(features) > end:
+        yield (
+            f"{path}: its features above {end - 1:,}, up to {_end(features) - 1:,}, are left out, as {train} has none "
+            "of them. Make sure that it is the right file"
+        )
+    if first and features.nnz and features.indices.min() == 0:
+        yield (
+            f"{path}: its feature 0 is left out, as {train} has none. If only this file counts features from 0, number "
+            "them from 1"
+        )
 
 
 class _Lines:
@@ -157,7 +183,7 @@ def _limited(path: Path, file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _check(path: Path, features: csr_array[Any], labels: NDArray[np.float64]) -> None:
-    n_rows, n_features = features.shape
+    n_rows, n_features = features.shape[0], _end(features) - 1
     if n_rows == 0:
         raise DataError(f"{path} has no rows")
     if n_features > MOST_FEATURES:
@@ -175,13 +201,12 @@ def _check(path: Path, features: csr_array[Any], labels: NDArray[np.float64]) ->
         raise DataError(f"{path}: row {row + 1} has the label {labels[row]:g}; labels must be finite numbers")
 
 
-def _check_gaps(paths: Sequence[Path], features: Sequence[csr_array[Any]]) -> None:
+def _check_gaps(path: Path, features: Sequence[csr_array[Any]]) -> None:
     """Raise DataError if far more features would take memory than the files have numbers."""
     n_features, n_numbers = features[0].shape[1], sum(x.nnz for x in features)
     if n_features > max(FEW_FEATURES, MOST_PER_NUMBER * n_numbers):
-        widest = max(range(len(paths)), key=lambda k: int(features[k].indices.max(initial=-1)))
         raise DataError(
-            f"{paths[widest]} has a feature {n_features:,} and only {n_numbers:,} numbers; above {FEW_FEATURES:,}, at "
+            f"{path} has a feature {n_features:,} and only {n_numbers:,} numbers; above {FEW_FEATURES:,}, at "
             f"most {MOST_PER_NUMBER} features for each number in the file are allowed, as each of them takes memory: "
             "number the features without gaps"
         )

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from verfedsv.arrays import Array
 from verfedsv.data.categories import count_categories
-from verfedsv.data.cautions import caution
+from verfedsv.data.cautions import caution, caution_untrained, caution_zeros, refuse_untrained
 from verfedsv.data.labels import WrittenLabels, interpret, read_labels
 from verfedsv.data.libsvm import LibsvmRows
 from verfedsv.data.reading import is_number, is_text, remedy
@@ -122,6 +123,8 @@ def _join(
         is_test = choose_test(len(known), TEST if test is None else test, seed)
     elif test is not None:
         raise InputError(f"test is the fraction of test samples where there are no test files; received {test!r}")
+    elif n_classes is None:
+        refuse_untrained(values, labels.classes, is_test, clients[holder].paths[-1])
     found = {}
     for name, file in clients.items():
         hidden = label_column if name in shared else None
@@ -131,7 +134,8 @@ def _join(
     players = tuple(read.client for read in found.values() if read.client is not None)
     without = [f"{n_without:,} of them have no label and are left out"] if n_without else []
     notes = (*(read.note for read in found.values()), matched.note, *without, labels.note)
-    cautions = (*labels.cautions, *(line for read in found.values() for line in read.cautions))
+    of_labels = [*labels.cautions, *caution_untrained(values, labels.classes, is_test)]
+    cautions = (*of_labels, *(line for read in found.values() for line in read.cautions))
     return VerticalData(players, values, labels.n_classes, is_test, notes, cautions, labels.classes, loss), known
 
 
@@ -178,6 +182,9 @@ def _read_client(
         if labels is not None:
             _check_order(source, rows, labels)
         client, what = _read_libsvm(name, source, rows)
+        cautions = [f"{name}: {line}" for line in source.cautions]
+        if client is not None:
+            cautions += caution_zeros(name, csr_array(client.numeric), is_train)
     else:
         columns = _read_columns(source.table.take(rows), file, {file.id_column, hidden}, is_train)
         client, what = columns.client(name), str(columns)

@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from verfedsv.arguments import as_whole
 from verfedsv.data.catalogue import Samples
+from verfedsv.data.cautions import caution_untrained, caution_zeros
 from verfedsv.data.targets import AskedLoss, LabelArray, LabelScale, LossName, choose_loss
 from verfedsv.errors import InputError
 
@@ -130,7 +131,10 @@ def split_features(
     )
     n_samples = len(samples.labels)
     is_test = np.arange(n_samples) >= n_samples - samples.n_test if test is None else choose_test(n_samples, test, seed)
-    said = samples.notes, samples.cautions
+    cautions = [*samples.cautions, *caution_untrained(samples.labels, samples.classes, is_test)]
+    for client in clients:
+        cautions += caution_zeros(client.name, csr_array(client.numeric), ~is_test)
+    said = samples.notes, tuple(cautions)
     return VerticalData(clients, samples.labels, samples.n_classes, is_test, *said, samples.classes, loss)
 
 

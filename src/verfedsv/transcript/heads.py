@@ -59,22 +59,30 @@ class RecordedHead:
         self._shapes = {name: content[:128] for name, content in tensors.items()}  # type and shape are in the header
         self._written = set[str]()
 
-    def begin(self, widths: Mapping[str, int], n_classes: int, storage: Storage) -> Head:
-        """Return the description with the widths that the first record shows, if these are of all clients.
+    def begin(self, uploaded: Mapping[str, int], founders: Sequence[str], n_classes: int, storage: Storage) -> Head:
+        """Return the description with the widths of all clients, having tried the head on embeddings of these widths.
 
-        Checks that the head takes them; if it is not made of common layers, writes it as a program. Raises InputError,
-        having written nothing, if the head does not give `n_classes` numbers for each sample.
+        The widths are those that were given, or else `uploaded`, which the first record shows. If the head is not made
+        of common layers, it is written as a program. Raises InputError, having written nothing, if it does not give
+        `n_classes` numbers for each sample, or if the width of some founder is unknown.
         """
         about = self.description
-        if about.clients:
-            widths = dict(zip(about.clients, about.widths, strict=True))
-        if not widths or not self._is_module:
+        widths = dict(zip(about.clients, about.widths, strict=True)) or uploaded
+        missing = [name for name in founders if name not in widths]
+        if not self._is_module:
+            widths = {} if missing else widths
             return replace(about, clients=(*widths,), widths=(*widths.values(),))
+        if missing:
+            raise InputError(
+                "the head must be tried on the embeddings of all clients before anything is recorded, and the first "
+                f"record has none of {', '.join(missing)}: create the recorder with the widths of all, "
+                "widths={client: width, ...}"
+            )
         from verfedsv.heads import Head as Function
-        from verfedsv.heads import WidthError, export
+        from verfedsv.heads import WidthError
 
         self._checked()
-        own, program, width = Function(self._head), None, sum(widths.values())
+        own, width = Function(self._head), sum(widths.values())
         try:
             own.check(width, n_classes)
         except InputError as error:
@@ -83,23 +91,28 @@ class RecordedHead:
             raise InputError(f"{error}{hint if is_wider else ''}") from None
         if about.layers is not None and not own.agrees_with(from_layers(about.layers), width):
             about = replace(about, architecture=digest_of(self._head), layers=None)  # somebody changed what layers do
-        if about.layers is None:
-            try:
-                content = export(self._head, width)
-            except InputError as error:
-                warn(
-                    f"{error}, so commands cannot value this training; verfedsv.value(run, head=module) can",
-                    TranscriptWarning,
-                )
-            else:
-                storage.write(fmt.PROGRAM, content)
-                program = _digest(content)
-                warn(
-                    "the head is not made of common layers, so it is recorded as a program, which may run any code: "
-                    "commands on this run will need --trust-head, and value in Python trust_head=True or head=module",
-                    TranscriptWarning,
-                )
+        program = None if about.layers is not None else self._write_program(width, storage)
         return replace(about, program=program, clients=(*widths,), widths=(*widths.values(),))
+
+    def _write_program(self, width: int, storage: Storage) -> str | None:
+        """Write the head as a program and return its hash; None if torch cannot export it. Warn in either case."""
+        from verfedsv.heads import export
+
+        try:
+            content = export(self._head, width)
+        except InputError as error:
+            warn(
+                f"{error}, so commands cannot value this training; verfedsv.value(run, head=module) can",
+                TranscriptWarning,
+            )
+            return None
+        storage.write(fmt.PROGRAM, content)
+        warn(
+            "the head is not made of common layers, so it is recorded as a program, which may run any code: "
+            "commands on this run will need --trust-head, and value in Python trust_head=True or head=module",
+            TranscriptWarning,
+        )
+        return _digest(content)
 
     @property
     def module(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time as clock
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,7 @@ from verfedsv.transcript.meaning import Roster
 from verfedsv.transcript.messages import RecordMessage
 from verfedsv.transcript.objects import ObjectStorage
 from verfedsv.transcript.reader import Transcript, describe
-from verfedsv.transcript.resuming import continue_transcript, find_transcript
+from verfedsv.transcript.resuming import continue_transcript, find_transcript, remove_unused
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import FolderStorage, MemoryStorage, Storage
 
@@ -61,8 +61,9 @@ class Recorder:
 
     `head` is how the server combines embeddings: "sum", or a torch module that takes those of all clients concatenated,
     in the order of joining, and gives what the loss takes. Its parameters are recorded now and at each time stamp, as
-    they are then. `widths` are those of the clients' embeddings, by name, in the order in which the head takes them:
-    needed if clients join later, and in asynchronous training for commands to value it.
+    they are then. A head that cannot be valued is refused before the first record. This needs the widths of all
+    clients' embeddings: unless the first round has all of them, or if clients join later, pass `widths`, by name, in
+    the order in which the head takes them.
 
     What was agreed is recorded for statements and audits, which compare it: `valuation`, the settings of the valuation
     (arguments of `value` by name; None for its defaults); `step`, the step that clients should take (a text, or a few
@@ -150,15 +151,22 @@ class Recorder:
         try:
             labels_file = self._labels.file(receives)
             there = find_transcript(self._storage)
-            if there is None:
-                self._head.write(self._storage)
-                self._storage.write(fmt.LABELS, labels_file)
-                self._storage.write(fmt.DESCRIPTION, self._description.to_json())
-            else:
+            if there is not None:
                 self._continue(there, labels_file, resume, segment_rounds)
+            if self._writer.number == 0:
+                self._begin(labels_file)
         except BaseException:
             self.close()
             raise
+
+    def _begin(self, labels_file: bytes) -> None:
+        """Write what is known before the first record. If widths were given, the head is tried before that."""
+        if self._description.head.clients:
+            self._description = self._begin_head({}, self._description)
+        remove_unused(self._storage, self._description.head)
+        self._head.write(self._storage)
+        self._storage.write(fmt.LABELS, labels_file)
+        self._storage.write(fmt.DESCRIPTION, self._description.to_json())
 
     def _continue(
         self, there: Description, labels_file: bytes, resume: bool | None, segment_rounds: int | None
@@ -379,11 +387,10 @@ class Recorder:
         """Raise InputError if the agreed valuation could not be computed for that many clients, the server included."""
         self._description.valuation.check_players(n_players)
 
-    def _begin_head(self, message: RecordMessage, description: Description) -> Description:
-        """Return the description with what the first record shows of the head: the widths, if all clients upload."""
-        uploads = {str(name): upload[1].shape[1] for name, upload in _uploads_of(message)}
-        widths = uploads if set(uploads) == set(description.clients) else {}
-        return replace(description, head=self._head.begin(widths, description.n_classes or 1, self._storage))
+    def _begin_head(self, uploaded: Mapping[str, int], description: Description) -> Description:
+        """Return the description with the head, tried on embeddings of the stated widths or of those `uploaded`."""
+        n_classes = description.n_classes or 1
+        return replace(description, head=self._head.begin(uploaded, description.clients, n_classes, self._storage))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -405,16 +412,15 @@ class Recorder:
         if time < self._last_time:
             raise InputError(f"time must not run backwards: received {time}, after {self._last_time}")
         if self._description.head.kind != "sum":
-            if description is not None and self._description.mode is None:
-                description = self._begin_head(message, description)
+            if description is not None and self._description.mode is None and not description.head.clients:
+                description = self._begin_head(_widths_of(message), description)
             if kind is Kind.ROUND:
                 message = replace(message, state=self._head.write(self._storage))
         self._writer.write(kind, message, description or self._description)
         self._description, self._last_time = description or self._description, time
         self._n_rounds += kind is Kind.ROUND
         if self._description.head.kind != "sum":  # if it is, all clients have the same width
-            widths = {str(client): upload[1].shape[1] for client, upload in _uploads_of(message)}
-            self._roster = replace(self._roster, widths={**self._roster.widths, **widths})
+            self._roster = replace(self._roster, widths={**self._roster.widths, **_widths_of(message)})
         # Seal now: a full segment is never appended to again, and the transcript's head changes only with a record.
         self._writer.seal_if_full()
 
@@ -425,7 +431,7 @@ def _storage_at(place: Path | str | None) -> Storage:
     return ObjectStorage(place) if isinstance(place, str) else FolderStorage(place, writable=True)
 
 
-def _uploads_of(message: RecordMessage) -> Iterator[tuple[str | None, tuple[Array, Array]]]:
-    """Yield the client and the arrays of each upload in a message."""
+def _widths_of(message: RecordMessage) -> dict[str, int]:
+    """Return the width of the embeddings of each client that uploads in a message."""
     rows = zip(message.clients, message.uploads, strict=True)
-    return ((client, upload) for client, upload in rows if upload is not None)
+    return {str(client): upload[1].shape[1] for client, upload in rows if upload is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from verfedsv.errors import InputError, TranscriptError, TranscriptWarning, warn
 from verfedsv.texts import count
 from verfedsv.transcript import format as fmt
-from verfedsv.transcript.description import Description
+from verfedsv.transcript.description import Description, Head
 from verfedsv.transcript.reader import Transcript
 from verfedsv.transcript.segments import SegmentWriter
 from verfedsv.transcript.storage import Storage
@@ -25,6 +25,16 @@ def find_transcript(storage: Storage) -> Description | None:
         )
     is_lost = there is not None and there.mode is not None and not storage.exists(fmt.chain_file(1))
     return there if used or is_lost else None
+
+
+def remove_unused(storage: Storage, head: Head) -> None:
+    """Remove files that an earlier recorder, without records, wrote for another head than the one described."""
+    if storage.exists(fmt.DESCRIPTION):
+        there = Description.from_json(storage.read(fmt.DESCRIPTION, MOST_JSON_BYTES)).head
+        for digest in {*there.state} - {*head.state}:
+            storage.remove(fmt.tensor_file(digest))
+    if head.program is None:
+        storage.remove(fmt.PROGRAM)
 
 
 def continue_transcript(
