@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,8 +35,7 @@ def ordered_map(
         yield from map(function, items)
         return
     pool = _pool(workers) if isinstance(workers, int) else workers
-    # Not every executor says how many workers it has.
-    most = 2 * int(getattr(pool, "_max_workers", 32))
+    most = 2 * n_workers(pool)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -46,6 +47,27 @@ def ordered_map(
     finally:
         # Also on Ctrl-C and when a block raises: nothing continues in the background.
         wait([future for future in waiting if not future.cancel()])
+
+
+def n_workers(executor: Executor) -> int:
+    """Return how many tasks an executor runs at the same time; 32 if it does not say."""
+    client = getattr(executor, "_client", None)
+    if client is None:
+        return int(getattr(executor, "_max_workers", 32))
+    known = _OF_CLUSTERS.get(client)
+    if known is None or time.monotonic() > known.until:
+        known = _OF_CLUSTERS[client] = _Known(sum(client.nthreads().values()), time.monotonic() + _KNOWN_FOR)
+    return max(1, known.n_workers)
+
+
+class _Known(NamedTuple):
+    n_workers: int
+    until: float
+
+
+_OF_CLUSTERS: WeakKeyDictionary[Any, _Known] = WeakKeyDictionary()
+_KNOWN_FOR = 10.0
+"""Seconds for which a cluster of Dask is not asked again, which takes a millisecond; workers come and go."""
 
 
 @cache

@@ -45,8 +45,8 @@ class Partitioning:
         return (self.memory - BASE) // self.at_once
 
     def n_pieces(self, n_bytes: int) -> int:
-        """Return the number of pieces of a part of a transcript of that many bytes: a task may hold four of a piece."""
-        return max(1, -(-5 * n_bytes // (self.of_task * N_PARTS)))
+        """Return the number of pieces of a part of a transcript of that many bytes: a task may hold seven of a piece."""
+        return max(1, -(-8 * n_bytes // (self.of_task * N_PARTS)))
 
     def check(self, largest_round: int) -> None:
         """Raise InputError if there is too little memory for the tasks."""
@@ -138,15 +138,6 @@ def limits_of(executor: Executor | None) -> tuple[int | None, int]:
         limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
         return min(limits, default=None), max((worker["nthreads"] for worker in workers), default=1)
     return None, executor._max_workers if isinstance(executor, ThreadPoolExecutor) else 1
-
-
-def parts_of_a_task(executor: Executor | None) -> int:
-    """Return how many parts a task of completion asks, so that each worker gets two tasks at a time or more."""
-    if executor is None:
-        return 1
-    client = getattr(executor, "_client", None)
-    n_workers = getattr(executor, "_max_workers", N_PARTS) if client is None else sum(client.nthreads().values())
-    return max(1, N_PARTS // (2 * max(1, n_workers)))
 
 
 def as_bytes(memory: int | str) -> int:

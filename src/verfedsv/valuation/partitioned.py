@@ -7,10 +7,11 @@ by the workers, one piece at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import TypeVar
 
 import numpy as np
@@ -20,14 +21,14 @@ from verfedsv.arrays import Array, Floats
 from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import HELD_OUT, REGULARIZATIONS, fit_with
 from verfedsv.completion.observations import HeldOut
-from verfedsv.completion.parts import Equations, Observations
+from verfedsv.completion.parts import N_PARTS, Equations, Observations
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.plan import Plan
-from verfedsv.threads import ordered_map
+from verfedsv.threads import n_workers, ordered_map
 from verfedsv.valuation.backends import Backend, batches
 from verfedsv.valuation.chunks import Chunk
 from verfedsv.valuation.completed import MAX_SWEEPS, TOLERANCE, CompletionPlan
-from verfedsv.valuation.limits import Cuts, parts_of_a_task
+from verfedsv.valuation.limits import Cuts
 from verfedsv.valuation.pieces import (
     LABELS,
     ROWS,
@@ -247,8 +248,14 @@ def complete_stored(
     workers: int | Executor,
     step: Callable[[int], None],
 ) -> Factorisation:
-    """Return the factors of the rounds of all players with gaps; those of the samples are written to files."""
-    scratch, server = shuffled.layout.scratch, shuffled.server
+    """Return the factors of the rounds of all players with gaps; those of the samples are written to files.
+
+    A player has `N_PARTS` tasks at a time, so as many players are completed at once as keep all workers busy, and one
+    more if workers would wait for the driver in between.
+    """
+    scratch, server, is_over = shuffled.layout.scratch, shuffled.server, Event()
+    n = n_workers(workers) if isinstance(workers, Executor) else 0
+    at_once = 1 + n // N_PARTS if n > 1 else 1
     gaps = [player for player, group in shuffled.groups.items() if shuffled.has_gaps[group]]
 
     def complete(player: int) -> Completion:
@@ -261,7 +268,8 @@ def complete_stored(
             workers,
             scratch=scratch,
             player=player,
-            parts_each=parts_of_a_task(workers if isinstance(workers, Executor) else None),
+            is_over=is_over.is_set,
+            parts_each=max(1, N_PARTS // (2 * n)) if n else 1,
         )
         like = plan.like[player] if player < len(plan.like) else None
         fit, report = fit_with(solver, plan.rank, plan.regularization, "spectral", plan.seed, like)
@@ -270,9 +278,17 @@ def complete_stored(
         return Completion(fit.rounds, np.empty((0, report.rank)), report)
 
     fitted = dict[int, Completion]()
-    for player in gaps:
-        fitted[player] = complete(player)
-        step(1)
+    with ThreadPoolExecutor(at_once) as drivers:
+        futures = [drivers.submit(complete, player) for player in gaps]
+        try:
+            for player, future in zip(gaps, futures, strict=True):
+                fitted[player] = future.result()
+                step(1)
+        except BaseException:
+            is_over.set()
+            for future in futures:
+                future.cancel()
+            raise
     reports = list[CompletionReport]()
     for player in range(server):
         sizes = shuffled.sizes[shuffled.groups[player]] if player in shuffled.groups else np.zeros(1, np.int64)

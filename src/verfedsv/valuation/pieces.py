@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -71,14 +72,18 @@ def store_factors(part: StoredPart, equations: Equations, index: int) -> None:
 class StoredSolver(CompiledSolver):
     """A solver that writes its fits and its last sweep to a scratch folder, and continues from them.
 
-    A task asks `parts_each` parts, one after the other: a scheduler takes 2 ms for each task.
+    A task asks `parts_each` parts, one after the other: a scheduler takes 2 ms for each task. Once it `is_over`, as
+    another player's fit failed, it raises CancelledError.
     """
 
     scratch: Scratch = field(kw_only=True)
     player: int = field(kw_only=True)
+    is_over: Callable[[], bool] = field(kw_only=True)
     parts_each: int = field(kw_only=True, default=1)
 
     def _map(self, function: Callable[[Part], Result]) -> Iterator[Result]:
+        if self.is_over():
+            raise CancelledError
         parts, size = self.observations.parts, self.parts_each
         groups = [parts[first : first + size] for first in range(0, len(parts), size)]
         return chain.from_iterable(ordered_map(partial(_each, function), groups, self.workers))
