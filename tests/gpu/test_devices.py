@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from tests.games import random_game
+from tests.settlement.runs import make_run
 from verfedsv import DeviceWarning, InputError, Recorder, shapley_values, value
 from verfedsv.gpu import devices
 from verfedsv.losses import Logistic
+from verfedsv.settlement.audit import audit
 
 
 @pytest.fixture
@@ -84,3 +86,10 @@ def test_a_block_of_threads_shares_no_more_than_it_may():
         n_threads = closed_form._scalar_threads(n_players)
         assert 8 * (n_players * (n_threads + 1) + 3 * n_threads) <= 48 * 1024
         assert n_threads > 0 or not closed_form.can_value(Logistic(), n_players, 1)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_an_audit_on_a_gpu_that_is_not_there_is_refused(tmp_path):
+    """Like a valuation."""
+    with pytest.raises(InputError, match="there is none"):
+        audit(make_run(tmp_path / "run"), device="cuda")

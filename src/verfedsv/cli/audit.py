@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from verfedsv.cli.options import AcceptSettings, AsJson, TrustHead
+from verfedsv.cli.options import AcceptSettings, AsJson, OnDevice, TrustHead
 from verfedsv.cli.output import print_notes, print_reasons, print_text
 from verfedsv.cli.progress import follow, progress_bar, working
 from verfedsv.settlement.audit import Audit
@@ -42,6 +42,7 @@ def audit(
     ] = None,
     accept_settings: AcceptSettings = False,
     trust_head: TrustHead = False,
+    device: OnDevice = "cpu",
     as_json: AsJson = False,
 ) -> None:
     """Check signature, files and hash chain, compute values and payouts again, and compare.
@@ -66,6 +67,7 @@ def audit(
             public_key=key,
             accept_settings=accept_settings,
             trust_head=trust_head,
+            device=device,
             progress=follow(bar, task, check),
         )
     if as_json:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from typer.core import TyperCommand, TyperGroup
 
 from verfedsv.errors import InputError
+from verfedsv.gpu.devices import Device
 
 EXIT_INTERRUPTED = 130
 """The exit code of a command that Ctrl-C ended."""
@@ -33,6 +34,14 @@ EvenIfTheLossRose = Annotated[
 TrustHead = Annotated[
     bool,
     typer.Option("--trust-head", help="Load the program of the run's head, which may run any code of its author."),
+]
+
+OnDevice = Annotated[
+    Device,
+    typer.Option(
+        help="Where completion and closed form are computed: cpu, cuda (a GPU), or auto (a GPU if there is one).",
+        metavar="DEVICE",
+    ),
 ]
 
 

@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.cluster import executor_of
-from verfedsv.cli.options import AnyRunArgument, AsJson, TrustHead
+from verfedsv.cli.options import AnyRunArgument, AsJson, OnDevice, TrustHead
 from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
 from verfedsv.errors import InputError
-from verfedsv.gpu.devices import Device
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.stored import find_run
@@ -66,13 +65,7 @@ def value(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of all random choices.", metavar="NUMBER")] = None,
-    device: Annotated[
-        Device,
-        typer.Option(
-            help="Where completion and closed form are computed: cpu, cuda (a GPU), or auto (a GPU if there is one).",
-            metavar="DEVICE",
-        ),
-    ] = "cpu",
+    device: OnDevice = "cpu",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the JSON to this .json file.", metavar="FILE")
     ] = None,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from verfedsv.errors import InputError, TranscriptError, VerfedsvError
+from verfedsv.gpu.devices import Device
 from verfedsv.runs.config import Config
 from verfedsv.runs.folder import RunFolder
 from verfedsv.runs.metrics import Patience
@@ -82,15 +83,16 @@ def audit(
     public_key: bytes | None = None,
     accept_settings: bool = False,
     trust_head: bool = False,
+    device: Device = "cpu",
     progress: Progress | None = None,
 ) -> Audit:
     """Return the audit of a statement, an extract, or the folder of a run, which may be in an object store.
 
     A folder is checked against the statement in it, or the one at `statement_path`. Values that were not computed with
     the agreed settings differ, unless `accept_settings`. `trust_head` allows to load the program of a head, which may
-    run any code of whoever recorded it.
+    run any code of whoever recorded it. Values are computed again on `device`, whichever they were computed on.
     """
-    options = _Options(public_key, accept_settings, trust_head, progress)
+    options = _Options(public_key, accept_settings, trust_head, device, progress)
     place = as_location(path)
     statement_path = None if statement_path is None else Path(statement_path)
     if isinstance(place, str) or place.is_dir():
@@ -118,11 +120,12 @@ def audit(
 
 @dataclass(frozen=True)
 class _Options:
-    """The key that must have signed, if any; whether other settings and a head's program are accepted; progress."""
+    """The key that must have signed, if any; whether other settings and a head's program are accepted; the rest."""
 
     public_key: bytes | None
     accept_settings: bool
     trust_head: bool
+    device: Device
     progress: Progress | None
 
 
@@ -247,7 +250,8 @@ def _check_values(
     claim: Claim, transcript: Transcript, written: Valuation | None, options: _Options
 ) -> Generator[Finding, None, Valuation]:
     """Yield that values, and valuation.json if it was `written`, are what the transcript gives; return these."""
-    again = value(transcript, progress=options.progress, like=written, **options_of(claim.settings))
+    settings = options_of(claim.settings)
+    again = value(transcript, progress=options.progress, like=written, device=options.device, **settings)
     yield from compare_valuation(claim, again)
     if written is not None:
         yield from compare_rounds(written, again)

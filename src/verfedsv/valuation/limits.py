@@ -45,7 +45,7 @@ class Partitioning:
         return (self.memory - BASE) // self.at_once
 
     def n_pieces(self, n_bytes: int) -> int:
-        """Return the number of pieces of a part of a transcript of that many bytes: a task may hold seven of a piece."""
+        """Return the number of pieces of a part of a transcript of so many bytes: tasks may hold seven of a piece."""
         return max(1, -(-8 * n_bytes // (self.of_task * N_PARTS)))
 
     def check(self, largest_round: int) -> None:

@@ -3,12 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.settlement.runs import make_run
 from tests.valuation.test_backends import factored_chunk
 from verfedsv import InputError, Recorder, value
 from verfedsv.completion import gpu
 from verfedsv.completion.factors import CompiledSolver
 from verfedsv.completion.observations import Pattern
 from verfedsv.completion.parts import Observations
+from verfedsv.settlement.audit import audit
 from verfedsv.shapley.estimators import ESTIMATORS
 from verfedsv.shapley.gpu import closed_form
 from verfedsv.shapley.plan import Plan
@@ -108,3 +110,11 @@ def test_a_run_that_is_cut_into_pieces_is_for_processors(tmp_path):
             recorder.log(batch, {"bank": embeddings[:, 0]})
     with pytest.raises(InputError, match="device 'cuda' is for one process: leave out executor, memory, scratch"):
         value(tmp_path / "run", device="cuda", memory="1GB")
+
+
+@pytest.mark.filterwarnings("ignore::verfedsv.CompletionWarning")  # with so few uploads
+def test_an_audit_may_run_on_another_device(tmp_path):
+    """Values of the processor are confirmed by a GPU, as by another processor."""
+    settings = {"method": "closed-form", "rank": 1, "regularization": 0.1}
+    folder = make_run(tmp_path / "run", valuation=settings)
+    assert audit(folder, device="cuda").difference is None
