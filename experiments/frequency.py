@@ -37,19 +37,24 @@ if TYPE_CHECKING:
 
 
 class FrequencySettings(Settings):
-    """Copy i of client 1 uploads every `period` * `slowness[i]` seconds."""
+    """Copy i of client 1 uploads every `period` * `slowness[i]` seconds, batches of `batch_size` / `divisors[i]`.
+
+    Without `divisors`, their batches are those of the others.
+    """
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
+    divisors: tuple[int, ...] | None = None  # none, so that older results are those of these settings
 
 
 def _measure(name: str, settings: FrequencySettings, seed: int) -> Findings:
-    data = split(name, settings)
-    copies = (noisy_copy(data.clients[0], f"copy {i}", 0.0, np.random.default_rng()) for i in settings.slowness)
-    trained = train_asynchronously(data.with_clients(*copies), settings.but(seed=seed), settings.slowness)
+    data, divisors = split(name, settings), settings.divisors or (1,) * len(settings.slowness)
+    pace = [i * k for i, k in zip(settings.slowness, divisors, strict=True)]
+    copies = (noisy_copy(data.clients[0], f"copy {m + 1}", 0.0, np.random.default_rng()) for m in range(len(pace)))
+    trained = train_asynchronously(data.with_clients(*copies), settings.but(seed=seed), settings.slowness, divisors)
     valuation = trained.value()
     shares, errors = shares_of_last(valuation, len(settings.slowness))
     return {
-        "per_second": [1 / (settings.period * i) for i in settings.slowness],
+        "per_second": [1 / (settings.period * i) for i in pace],
         "shares": shares,
         "errors": errors,
         "client 1": float(100 * valuation.shares[0]),
