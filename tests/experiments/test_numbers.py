@@ -141,7 +141,7 @@ def decisions():
 def shap():
     """Yield shares on the documents of RCV1 as they are."""
     shares = [part["scores"]["synchronous"] for part in parts("shap-rcv1", "seed ")]
-    yield f"they range from {ends(100 * np.array(shares))} %"
+    yield f"their shares range from {ends(100 * np.array(shares))} %"
 
 
 def baselines():
