@@ -86,8 +86,8 @@ def tables(results: Results) -> list[Table]:
             rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells])
     header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies)]
     caption = (
-        f"In rows of {SMALLER}, all copies upload {frequencies[0]:.0f} times a second, in the order of the "
-        "columns batches of all to a fifth of the size."
+        f"In rows of {SMALLER}, all copies upload {frequencies[0]:.0f} times a second, the first batches of the usual "
+        "size, the second of half of it, and so on, in the order of the columns."
     )
     is_told = any(SMALLER in row[0] for row in rows)
     header += ["largest stated error", "exponent (95 % over seeds)", "accuracy"]
@@ -142,8 +142,8 @@ def _about(settings: Sequence[FrequencySettings]) -> str:
     return (
         f"Five copies of client 1 join; the i-th uploads every {periods} i seconds, for {lasts}. "
         "yes: the exponent of the share in the frequency is 1 within 0.25: its whole 95 % interval over seeds is; in "
-        "trend: shares only rise with the frequency. \\*: shares anywhere within their stated errors allow another "
-        "verdict."
+        "trend: shares only rise with the frequency. Likewise for copies that upload smaller batches instead. \\*: "
+        "shares anywhere within their stated errors allow another verdict."
     )
 
 
