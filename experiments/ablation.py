@@ -302,7 +302,10 @@ def _table_of_deviations(results: Results, kind: str, *, in_points: bool = False
     if in_points:
         caption = "Largest difference of a share in percentage points, which stays small if a true share is near 0:"
     else:
-        caption = f"Deviation in percent against {kind} at {_fixed(results, kind)} (Figure 5), median and quartiles:"
+        caption = (
+            f"Deviation in percent against {kind} at {_fixed(results, kind)} (Figure 5), of one training for each data "
+            "set, median and quartiles:"
+        )
     return Table(header, rows, caption)
 
 
@@ -355,7 +358,8 @@ def _tables_of_tried(results: Results) -> list[Table]:
                 [size, *map(_number, found["shares"]), f"{found['accuracy']:.1%}"]
                 for size, found in measured[CHOICE].items()
             ],
-            f"True shares in percent of the trainings of {title_of(name)} tried for Figure 5, the one taken first:",
+            f"True shares in percent of the trainings of {title_of(name)} tried for Figure 5, once each, the one taken "
+            "first:",
         )
         for name, measured in results.items()
         if CHOICE in measured
