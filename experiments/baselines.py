@@ -206,9 +206,9 @@ EXPERIMENT = Experiment(
     title="Other measures, and the definition by retraining",
     about="Not in the paper: the definition that it starts from, the loss of a model trained by each coalition alone, "
     "from scratch. Beside it VerFedSV, leave-one-out (by retraining), situational importance (Achen; Wang 2019), "
-    "Shapley values of the mutual information (Han 2021; features reduced to cells by k-means), and SHAP. Columns are "
-    "as in the files, and models have no intercept. With few clients tau has few possible values: one exchanged pair "
-    "costs 0.67 with three clients.",
+    "Shapley values of the mutual information (Han 2021; features reduced to cells by k-means, once), and SHAP. "
+    "Columns are as in the files, and models have no intercept. With few clients tau has few possible values: one "
+    "exchanged pair costs 0.67 with three clients.",
     settings_type=BaselineSettings,
     parts=parts,
     tables=tables,

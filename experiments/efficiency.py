@@ -181,8 +181,8 @@ def tables(results: Results) -> list[Table]:
     for kind, title in (("ours", "completion and ours"), ("sampling", "Monte Carlo")):
         fixed.append([title, *(_fixed(measured, kind, axis) for axis in AXES)])
     caption = (
-        f"With 95 % intervals over repetitions, from the size on from which times are at least {FLOOR} s; - for fewer "
-        f"than {FEWEST} sizes. Then the smallest and largest size, and their times:"
+        "With 95 % intervals over repeated timings of one training for each size, from the size on from which times "
+        f"are at least {FLOOR} s; - for fewer than {FEWEST} sizes. Then the smallest and largest size, and their times:"
     )
     return [
         Table(["exponent of the time in", *AXES], exponents, caption),

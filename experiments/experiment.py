@@ -54,14 +54,18 @@ class Table:
 Verdict = Literal["yes", "in trend", "no"]
 """Whether a statement of the paper was reproduced, only in its direction, or not."""
 
+Group = Literal["statement", "variant", "check", "false"]
+"""How a claim counts: as a statement of the paper; as one in a setting that stands beside the protocol's; as a check
+that could hardly fail; or as a statement that is false as printed, whatever was measured."""
+
 
 @dataclass(frozen=True)
 class Claim:
     """A statement of the paper on a data set, what we found, and whether that agrees; None if nothing can be said.
 
-    The verdict is on values as they were estimated; it `is_open` if their stated errors would allow another. Claims of
-    the same `item`, a table or figure of the paper, are one row of the summary. One that `is_false` as printed,
-    whatever was measured, is counted apart.
+    The verdict is on values as they were estimated; it `is_open` if their stated errors would allow another, which is
+    None if that was not examined. Claims of the same `item`, a table or figure of the paper, are one row of the
+    summary.
     """
 
     item: str
@@ -70,8 +74,8 @@ class Claim:
     paper: str
     ours: str
     verdict: Verdict | None
-    is_false: bool = False
-    is_open: bool = False
+    group: Group = "statement"
+    is_open: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,11 @@ def readings_of(measured: Mapping[str, Findings]) -> dict[str, list[Findings]]:
     return {x: found for x, found in variants_of(measured).items() if not x or x.endswith(OTHER_READING)}
 
 
+def group_of(label: str) -> Group:
+    """Return how claims on the settings, or on a variant of them, count."""
+    return "variant" if label else "statement"
+
+
 def seed_of(part: str) -> int | None:
     """Return the seed of a part, or None if it has none."""
     found = re.search(r"seed (\d+)$", part)
@@ -266,7 +275,11 @@ class Exponent:
         x, y = np.asarray(sizes, float), np.atleast_2d(np.asarray(values, float))
         if not (y > 0).all():
             return None
-        slopes = np.polyfit(np.log(x), np.log(y).T, 1)[0]
+        return cls.of(np.polyfit(np.log(x), np.log(y).T, 1)[0])
+
+    @classmethod
+    def of(cls, slopes: Floats) -> Exponent:
+        """Return the mean of the seeds' exponents, and its interval."""
         if len(slopes) == 1:
             return cls(slopes[0], -np.inf, np.inf)
         half = student.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / np.sqrt(len(slopes))

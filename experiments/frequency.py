@@ -16,8 +16,8 @@ from experiments.experiment import (
     Findings,
     Results,
     Table,
-    Verdict,
     by_variant_and_seed,
+    group_of,
     middle_and_ends,
     plot_each,
     readings_of,
@@ -29,6 +29,7 @@ from experiments.experiment import (
     variants_of,
 )
 from experiments.lab import Settings, shares_of_last, split, train_asynchronously
+from experiments.proportion import allowed, judge, stated
 from verfedsv.arrays import Floats
 from verfedsv.data import noisy_copy
 
@@ -36,20 +37,29 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+SMALLER = "batches of 1 to 1/5"
+"""The variant in which copies upload as often as the others, but smaller batches."""
+
+
 class FrequencySettings(Settings):
-    """Copy i of client 1 uploads every `period` * `slowness[i]` seconds."""
+    """Copy i of client 1 uploads every `period` * `slowness[i]` seconds, batches of `batch_size` / `divisors[i]`.
+
+    Without `divisors`, their batches are those of the others.
+    """
 
     slowness: tuple[int, ...] = (1, 2, 3, 4, 5)
+    divisors: tuple[int, ...] | None = None  # none, so that older results are those of these settings
 
 
 def _measure(name: str, settings: FrequencySettings, seed: int) -> Findings:
-    data = split(name, settings)
-    copies = (noisy_copy(data.clients[0], f"copy {i}", 0.0, np.random.default_rng()) for i in settings.slowness)
-    trained = train_asynchronously(data.with_clients(*copies), settings.but(seed=seed), settings.slowness)
+    data, divisors = split(name, settings), settings.divisors or (1,) * len(settings.slowness)
+    pace = [i * k for i, k in zip(settings.slowness, divisors, strict=True)]
+    copies = (noisy_copy(data.clients[0], f"copy {m + 1}", 0.0, np.random.default_rng()) for m in range(len(pace)))
+    trained = train_asynchronously(data.with_clients(*copies), settings.but(seed=seed), settings.slowness, divisors)
     valuation = trained.value()
     shares, errors = shares_of_last(valuation, len(settings.slowness))
     return {
-        "per_second": [1 / (settings.period * i) for i in settings.slowness],
+        "per_second": [1 / (settings.period * i) for i in pace],
         "shares": shares,
         "errors": errors,
         "client 1": float(100 * valuation.shares[0]),
@@ -75,41 +85,41 @@ def tables(results: Results) -> list[Table]:
             cells += [str(exponent or "-"), f"{np.median([part['accuracy'] for part in found]):.1%}"]
             rows.append([f"{title_of(name)}{label and ', '}{label}, {seeds_text(found)}", *cells])
     header = ["percent of all values", *(f"{x:.0f} uploads/s" for x in frequencies)]
-    return [Table([*header, "largest stated error", "exponent (95 % over seeds)", "accuracy"], rows)]
+    caption = (
+        f"In rows of {SMALLER}, all copies upload {frequencies[0]:.0f} times a second, the first batches of the usual "
+        "size, the second of half of it, and so on, in the order of the columns."
+    )
+    is_told = any(SMALLER in row[0] for row in rows)
+    header += ["largest stated error", "exponent (95 % over seeds)", "accuracy"]
+    return [Table(header, rows, caption if is_told else "")]
 
 
 def claims(results: Results) -> list[Claim]:
-    """Return whether shares are proportional to the frequency."""
+    """Return whether shares are proportional to the frequency, and to the size of batches."""
     made = []
     for name, measured in results.items():
-        for label, found in readings_of(measured).items():
-            exponent, verdict = _judge(found)
+        judged = [*readings_of(measured), SMALLER]
+        for label, found in variants_of(measured).items():
+            if label not in judged:
+                continue
+            # In rising frequencies.
+            frequencies, shares = found[0]["per_second"][::-1], _shares(found)[:, ::-1]
+            errors = stated([part["errors"] for part in found])[:, ::-1]
+            what = "size" if label == SMALLER else "frequency"
+            exponent, verdict = judge(frequencies, shares)
             made.append(
                 Claim(
-                    f"Figure 3: frequency{label and OTHERWISE}",
+                    "Section 6: size of batches" if label == SMALLER else f"Figure 3: frequency{label and OTHERWISE}",
                     name,
-                    f"share against frequency{label and ', '}{label}",
+                    f"share against {what}{label and ', '}{label}",
                     "proportional",
-                    f"frequency^{exponent}" if exponent else "no power: some are negative",
+                    f"{what}^{exponent}" if exponent else "no power: some are negative",
                     verdict,
-                    is_open=any(_judge(found, tilt)[1] != verdict for tilt in (-1, 1)),
+                    group_of("" if label == SMALLER else label),
+                    is_open=allowed(frequencies, shares - errors, shares + errors) != {verdict},
                 )
             )
     return made
-
-
-def _judge(found: Sequence[Findings], tilt: int = 0) -> tuple[Exponent | None, Verdict]:
-    """Return exponent and verdict, if the shares of the fastest client were off by `tilt` stated errors.
-
-    Those of the slowest are off by -`tilt` errors then, and those between by less, in steps.
-    """
-    errors = np.array([part["errors"] for part in found], float)
-    shares = _shares(found) + errors * np.linspace(tilt, -tilt, errors.shape[1])
-    falling = bool((np.diff(np.median(shares, axis=0)) < 0).all())
-    exponent = Exponent.fit(np.array(found[0]["per_second"]), shares)
-    if exponent and exponent.is_proportional and falling:
-        return exponent, "yes"
-    return exponent, "in trend" if falling else "no"
 
 
 def _draw(measured: Mapping[str, Findings], axes: Axes) -> None:
@@ -132,7 +142,8 @@ def _about(settings: Sequence[FrequencySettings]) -> str:
     return (
         f"Five copies of client 1 join; the i-th uploads every {periods} i seconds, for {lasts}. "
         "yes: the exponent of the share in the frequency is 1 within 0.25: its whole 95 % interval over seeds is; in "
-        "trend: shares only rise with the frequency."
+        "trend: shares only rise with the frequency. Likewise for copies that upload smaller batches instead. \\*: "
+        "shares anywhere within their stated errors allow another verdict."
     )
 
 

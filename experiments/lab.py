@@ -200,15 +200,18 @@ def run_rounds(training: Training, settings: Settings) -> Iterator[Training]:
         yield training
 
 
-def run_asynchronously(training: Training, settings: Settings, slowness: Sequence[int] = ()) -> Iterator[Training]:
+def run_asynchronously(
+    training: Training, settings: Settings, slowness: Sequence[int] = (), divisors: Sequence[int] = ()
+) -> Iterator[Training]:
     """Train by VAFL on the virtual clock, yielding the training after each time stamp.
 
-    All clients have the same period, multiplied for the last ones by their `slowness`.
+    All clients have the same period and batch size; for the last ones, periods are multiplied by their `slowness`, and
+    batch sizes divided by their `divisors`.
     """
     n_clients = len(training.server.clients)
     plan = AsynchronousSchedule(
         [settings.period * i for i in [1] * (n_clients - len(slowness)) + [*slowness]],
-        [settings.batch_size] * n_clients,
+        [settings.batch_size // i for i in [1] * (n_clients - len(divisors)) + [*divisors]],
         settings.stamp_every,
         round(settings.duration / settings.stamp_every),
         settings.seed,
@@ -239,12 +242,14 @@ def train_synchronously(data: VerticalData, settings: Settings, *, with_truth: b
     return Trained(training, settings, folder, truth.values / n_rounds, truth.errors / n_rounds)
 
 
-def train_asynchronously(data: VerticalData, settings: Settings, slowness: Sequence[int] = ()) -> Trained:
+def train_asynchronously(
+    data: VerticalData, settings: Settings, slowness: Sequence[int] = (), divisors: Sequence[int] = ()
+) -> Trained:
     """Train by VAFL and record it; see `run_asynchronously`."""
     folder = _Folder()
     with record_training(folder.path, data) as recorder:
         training = build(data, settings, recorder)
-        for _ in run_asynchronously(training, settings, slowness):
+        for _ in run_asynchronously(training, settings, slowness, divisors):
             pass
     return Trained(training, settings, folder)
 

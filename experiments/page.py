@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from experiments.experiment import Claim, Results, Table, Verdict, title_of
+from experiments.experiment import Claim, Group, Results, Table, Verdict, title_of
+from experiments.record import COLUMNS, commits_text, seeds_table
 from experiments.results import ResultFile, folder_name
 
 if TYPE_CHECKING:
@@ -20,8 +21,14 @@ INTRODUCTION = Path(__file__).with_name("introduction.md")
 OPEN = "\\*"
 """Marks verdicts that the stated errors would allow to be others; a plain star could begin emphasis."""
 
-COLUMNS = ("adult", "web", "covtype", "rcv1")
-"""The data sets of the paper, in its order."""
+GROUPS: dict[Group, str] = {
+    "statement": "Statements of the paper",
+    "variant": "The same in settings beside the protocol's",
+    "check": "Checks that could hardly fail: sizes of files, values that are equal or positive by construction, and "
+    "identities up to rounding",
+    "false": "Statements that are false as printed; yes only means that no measurement here contradicts them",
+}
+"""What claims of each group are, in the order of the summary."""
 
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "verfedsv",
@@ -35,10 +42,10 @@ HEAD = """# The paper's experiments
 The tables and figures of "Fair and Efficient Contribution Valuation for Vertical Federated Learning" (VerFedSV, ICLR
 2024), measured again with `verfedsv reproduce` from a checkout. Each experiment is a short script in `experiments/`;
 its settings are in `experiments/protocol.toml`, and what it changes of them in a TOML file beside it. The numbers
-below, and more, are in `{folder}/` as JSON, newer ones with the commit that they were measured with. To
+below, and more, are in `{folder}/` as JSON. {commits}To
 measure them again: `pip install -e '.[paper]'`, the data sets (`verfedsv data` says where they come from), and
-`verfedsv reproduce NAME --again -o docs`, which sets a file of the folder aside, or delete the file: `make paper` only
-measures what is missing there.
+`verfedsv reproduce NAME --again -o docs`. It keeps the earlier results under another name; `make paper` only measures
+what is missing in the folder.
 """
 
 
@@ -46,11 +53,13 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
     """Write the page and its figures; return the path of the page."""
     complete = {name: [file for file in files if file.is_complete] for name, files in results.items()}
     shown = [files for files in complete.values() if files]
-    parts = [HEAD.format(folder=folder_name(quick=quick))]
+    commits = "" if quick else commits_text(complete)
+    parts = [HEAD.format(folder=folder_name(quick=quick), commits=commits)]
     if quick:
         parts.append("**Measured with `--quick`: fewer rounds and samples, to check that it works.**\n")
     else:
-        parts += [_summary(shown), _missing(results), INTRODUCTION.read_text(encoding="utf-8")]
+        introduction = INTRODUCTION.read_text(encoding="utf-8").replace("{seeds}", markdown(seeds_table(complete)))
+        parts += [_summary(shown), _missing(results), introduction]
     parts += [_section(files, quick=quick) for files in shown]
     path = folder / f"{folder_name(quick=quick)}.md"
     path.write_text("\n".join(parts), encoding="utf-8")
@@ -58,34 +67,32 @@ def write_page(folder: Path, results: Mapping[str, Sequence[ResultFile]], *, qui
 
 
 def _summary(shown: Sequence[Sequence[ResultFile]]) -> str:
-    """Return a table of what was reproduced, an item of the paper in each row, and the number of each verdict.
+    """Return tables of what was reproduced, an item of the paper in each row, and the number of each verdict.
 
-    Statements that are false as printed are counted apart: a measurement that happens not to contradict one does not
-    reproduce it.
+    There is one for each group of claims: what could hardly fail, or is false as printed, does not count as reproduced.
     """
     claims = [claim for files in shown for claim in _claims(files)]
     data = [name for name in COLUMNS if any(claim.data == name for claim in claims)]
-    rows: dict[bool, list[list[str]]] = {False: [], True: []}
-    for item in dict.fromkeys(claim.item for claim in claims):
-        of_item = [claim for claim in claims if claim.item == item]
-        title = next(files[0].experiment.title for files in shown if of_item[0] in _claims(files))
-        is_false = any(claim.is_false for claim in of_item)
-        rows[is_false].append(
-            [
-                f"[{item}{', false as stated' if is_false else ''}](#{_anchor(title)})",
-                *(_worst([claim for claim in of_item if claim.data == name]) for name in data),
-            ]
-        )
-    caption = (
-        "## What was reproduced\n\nyes: the paper's statement holds, by the rule in its section, which is two-sided "
+    examined = [claim.item for claim in claims if claim.group == "statement" and claim.is_open is not None]
+    about = (
+        "yes: the paper's statement holds, by the rule in its section, which is two-sided "
         "where the paper gives a number or a law; in trend: only its direction does; no: neither; -: not measured, or "
         "nothing to measure. Verdicts are on values as they were estimated; with \\*, their stated errors, which are "
-        "bounds or cautious estimates, would allow another. For propositions, yes only means that no measurement here "
-        "contradicts them; the last rows are of statements that are false nonetheless.\n\n"
+        "bounds or cautious estimates, would allow another. Only these rows and their variants are examined for that: "
+        f"{'; '.join(dict.fromkeys(examined)) or 'none'}. For the others no stated errors were kept, or there are "
+        "none.\n"
     )
-    table = markdown(Table(["", *map(title_of, data)], rows[False] + rows[True]))
-    apart = f" Of what is false as stated: {_counts(rows[True])}." if rows[True] else ""
-    return f"{caption}{table}\n\nTogether: {_counts(rows[False])}.{apart}\n"
+    lines = ["## What was reproduced\n", about]
+    for group, title in GROUPS.items():
+        rows = []
+        for item in dict.fromkeys(claim.item for claim in claims if claim.group == group):
+            of_item = [claim for claim in claims if claim.item == item]
+            section = next(files[0].experiment.title for files in shown if of_item[0] in _claims(files))
+            cells = (_worst([claim for claim in of_item if claim.data == name]) for name in data)
+            rows.append([f"[{item}](#{_anchor(section)})", *cells])
+        if rows:
+            lines += [f"**{title}:** {_counts(rows)}.\n", f"{markdown(Table(['', *map(title_of, data)], rows))}\n"]
+    return "\n".join(lines)
 
 
 def _counts(rows: Sequence[Sequence[str]]) -> str:

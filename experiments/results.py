@@ -102,6 +102,11 @@ class ResultFile:
         return float(sum(part["seconds"] for part in self._content["parts"].values()))
 
     @property
+    def commits(self) -> list[str | None]:
+        """The commit of each part; None for those measured before it was recorded, or outside a checkout."""
+        return [part.get("commit") for part in self._content["parts"].values()]
+
+    @property
     def machines(self) -> set[str]:
         """The machines on which the parts were measured."""
         return {part["machine"] for part in self._content["parts"].values()}

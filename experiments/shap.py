@@ -16,6 +16,7 @@ from experiments.experiment import (
     Verdict,
     by_seed,
     by_variant_and_seed,
+    group_of,
     seeds_text,
     spread,
     starting,
@@ -35,6 +36,9 @@ PAPER_LEAST = (0.61, 0.61, 0.80)
 
 The text has "greater than 0.8", too, but the table has 0.80 twice.
 """
+
+ALL_TRAINED_ON = ("adult", "web")
+"""Data sets without test rows: accuracies are those on training rows."""
 
 PAPER_ACCURACY = {"adult": 85, "web": 94, "covtype": 72, "rcv1": 83}
 """The test accuracy of both kinds of training in percent."""
@@ -164,15 +168,23 @@ def claims(results: Results) -> list[Claim]:
             item = f"Table 5: {'SHAP' if 'shap' in pair else 'both trainings'}{added}"
             made.append(
                 Claim(
-                    item, name, f"tau, {_named(pair)}{added}", f"{paper:.2f}", spread(taus), verdict(taus, paper, least)
+                    item,
+                    name,
+                    f"tau, {_named(pair)}{added}",
+                    f"{paper:.2f}",
+                    spread(taus),
+                    verdict(taus, paper, least),
+                    group_of(label),
                 )
             )
         for mode in MODES:
             accuracies, paper_accuracy = _accuracies(found, mode), PAPER_ACCURACY[name]
             is_near = abs(np.median(accuracies) - paper_accuracy) <= NEAR
-            item, what = f"Models: accuracy{added}", f"accuracy, {mode}{added}"
+            rows = " of training rows" if name in ALL_TRAINED_ON else ""
+            item, what = f"Models: accuracy{added}", f"accuracy{rows}, {mode}{added}"
             reached: Verdict = "yes" if is_near else "no"
-            made.append(Claim(item, name, what, f"{paper_accuracy} %", spread(accuracies, 1, " %"), reached))
+            wanted, ours = f"{paper_accuracy} % of test rows", spread(accuracies, 1, " %")
+            made.append(Claim(item, name, what, wanted, ours, reached, group_of(label)))
     return made
 
 
@@ -184,7 +196,9 @@ EXPERIMENT = Experiment(
     "are explained exactly (`shap.LinearExplainer`), perceptrons with the values of `shap.DeepExplainer`. Median and "
     "quartiles over seeds. yes: our median is at most 0.1 from the paper's tau; in trend: it is as the text says of "
     "all data sets, above 0.6 with SHAP, and at least 0.8 between trainings (the text has more than 0.8, the table "
-    "0.80 twice). Accuracy, yes: our median is at most 1 percentage point from the paper's.",
+    "0.80 twice). Accuracy, yes: our median is at most 1 percentage point from the paper's test accuracy; "
+    "ours is that on training rows on Adult and Web, all of whose rows are trained on. With which explainer the paper "
+    "explains the perceptrons of RCV1 it does not say.",
     settings_type=ShapSettings,
     parts=parts,
     tables=tables,

@@ -183,13 +183,15 @@ def _accuracies(grid: Sequence[Findings], kind: str) -> Floats:
 
 
 def _moments(grid: Sequence[Findings], kind: str, accuracies: Floats) -> list[str]:
-    """Return after how much training values and SHAP were compared, each with an accuracy."""
-    ends = (
-        [f"{x:g} epoch{'' if x == 1 else 's'}" for x in grid[0]["epochs"]]
-        if kind == "synchronous"
-        else [f"{x:g} s" for x in grid[0]["seconds"]]
-    )
-    return [f"{end}, {100 * accuracy:.1f} %" for end, accuracy in zip(ends, accuracies, strict=False)]
+    """Return after how much training values and SHAP were compared, each with an accuracy of the same training."""
+    return [f"{end}, {100 * accuracy:.1f} %" for end, accuracy in zip(_ends(grid, kind), accuracies, strict=True)]
+
+
+def _ends(grid: Sequence[Findings], kind: str) -> list[str]:
+    """Return after how much training values and SHAP were compared."""
+    if kind == "synchronous":
+        return [f"{x:g} epoch{'' if x == 1 else 's'}" for x in grid[0]["epochs"]]
+    return [f"{x:g} s" for x in grid[0]["seconds"]]
 
 
 def _range(values: Floats) -> str:
@@ -217,8 +219,8 @@ def grid_tables(name: str, grid: Sequence[Findings], paper: Sequence[float]) -> 
         "asynchronous training from those at the server. A signed average is w (mean - mean of the background): zero, "
         'shown as "-", if all rows are the background, else the noise of its draw. As plain sums over classes are zero '
         "too, absolute values are added up over classes, or each sample counts with its own class only "
-        '("true class"). The joint model is that of the synchronous training after as many steps. Its accuracies '
-        "are in this table; below, tables of asynchronous values have those of the asynchronous training."
+        '("true class"). The joint model is that of the synchronous training after as many steps, whose accuracy is '
+        "in this table; in those below, it is that of the training that the values are of."
     )
     return [Table(header, reached, caption), *(_cells(name, grid, kind, model) for kind in KINDS for model in MODELS)]
 
@@ -235,7 +237,7 @@ def _cells(name: str, grid: Sequence[Findings], kind: str, model: str) -> Table:
     }
     caption = (
         f"{title_of(name)}: median and range of tau of {kind} values and SHAP on {what[model]}; rows: the length of "
-        "training, and its accuracy"
+        f"the {kind} training, and its accuracy"
     )
     return Table(["", *combinations], rows, caption, is_detail=True)
 
@@ -252,8 +254,10 @@ class _Cell(NamedTuple):
 def _grid_cells(grid: Sequence[Findings], kind: str) -> Iterator[_Cell]:
     # Of the synchronous training after as many steps, whose model is explained; in as many digits as are shown.
     accuracies = _accuracies(grid, "synchronous")
-    moments = _moments(grid, kind, accuracies)
-    is_accurate = np.round(accuracies[: len(moments)], 3) >= ENOUGH
+    ends = _ends(grid, kind)
+    reached = accuracies[: len(ends)]
+    moments = [f"{end}, joint model at {100 * accuracy:.1f} %" for end, accuracy in zip(ends, reached, strict=True)]
+    is_accurate = np.round(reached, 3) >= ENOUGH
     for model in MODELS:
         for combination, taus in _combinations(grid, kind, model).items():
             for moment, enough, draws in zip(moments, is_accurate, taus, strict=True):
@@ -266,7 +270,10 @@ def _reached(cells: Sequence[_Cell], kind: str, paper: float) -> list[str]:
     accurate = [cell for cell in cells if cell.is_accurate]
     # The paper rounds to two digits.
     reaching = [cell.setting for cell in accurate if round(cell.middle, 2) >= paper]
-    single = f"{max(cell.largest for cell in accurate):.2f}" if accurate else "-"
+    single = "-"
+    if accurate:
+        largest = f"{max(cell.largest for cell in accurate):.2f}"
+        single = f"{largest} ({'; '.join(cell.setting for cell in accurate if f'{cell.largest:.2f}' == largest)})"
     return [
         f"{kind} values, {paper:.2f}",
         "; ".join(reaching) or "none",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -13,12 +13,11 @@ from experiments.experiment import (
     OTHERWISE,
     Claim,
     Experiment,
-    Exponent,
     Findings,
     Results,
     Table,
-    Verdict,
     by_variant_and_seed,
+    group_of,
     largest_stated,
     magnitude,
     middle_and_ends,
@@ -31,6 +30,7 @@ from experiments.experiment import (
     variants_of,
 )
 from experiments.lab import Settings, split, train_synchronously
+from experiments.proportion import allowed, judge, stated
 from verfedsv.arrays import Floats
 from verfedsv.data import ClientData, noisy_copy
 
@@ -117,9 +117,9 @@ def tables(results: Results) -> list[Table]:
                 about, some = label or TITLES[kind], [part for part in found if kind in part]
                 cells = [spread(100 * x, 1) if x.any() else "0" for x in _differences(some, kind).T]
                 errors = [100 * np.array(part[kind]["errors"], float) for part in some if "errors" in part[kind]]
-                stated = of_seeds(largest_stated(errors), errors, some) if errors else "-"
+                largest = of_seeds(largest_stated(errors), errors, some) if errors else "-"
                 accuracy = f"{np.median([part['accuracy'] for part in some]):.1%}"
-                rows.append([f"{title_of(name)}, {about}, {seeds_text(some)}", *cells, stated, accuracy])
+                rows.append([f"{title_of(name)}, {about}, {seeds_text(some)}", *cells, largest, accuracy])
     header = ["difference to client 1, percent of its value", *(f"noise {x:.0%}" for x in fractions)]
     caption = (
         "The largest stated error is that of a copy's value, in percent of client 1's. Seeds in brackets: only so many "
@@ -144,33 +144,47 @@ def _claim_equal(name: str, label: str, found: Sequence[Findings]) -> Claim:
     is_equal = largest == 0 if name == "adult" else largest < NEARLY
     item, what = f"Figure 2: equal clients{label and OTHERWISE}", f"difference of an exact copy{label and ', '}{label}"
     wanted = "exactly 0" if name == "adult" else "nearly 0"
-    return Claim(item, name, what, wanted, magnitude(largest), "yes" if is_equal else "no")
+    return Claim(item, name, what, wanted, magnitude(largest), "yes" if is_equal else "no", "check")
 
 
 def _claim_proportional(name: str, label: str, found: Sequence[Findings]) -> Claim:
     """Return whether differences are proportional to the noise."""
     item, what = f"Figure 2: proportional{label and OTHERWISE}", f"difference against noise{label and ', '}{label}"
-    differences = _differences(found)
     # Few columns: some fractions of them are the same number, which counts once.
     counts = n_noisy(found[0])
     sizes = sorted(set(counts))
     if len(sizes) <= FEWEST:
-        return Claim(item, name, what, "proportional", "too few numbers of noisy columns to tell", None)
-    of_sizes = np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
-    exponent = Exponent.fit(sizes[1:], of_sizes[:, 1:])
-    rising = bool((np.diff(np.median(of_sizes, axis=0)) > 0).all())
-    proportional = exponent is not None and exponent.is_proportional
-    verdict: Verdict = "yes" if proportional and rising else "in trend" if rising else "no"
-    text = f"noise^{exponent}{'' if rising else ', not rising'}" if exponent else "no power: some are 0"
-    return Claim(item, name, what, "proportional", text, verdict, is_open=not _is_above_errors(found))
+        text = "too few numbers of noisy columns to tell"
+        return Claim(item, name, what, "proportional", text, None, group_of(label))
+
+    def of_sizes(differences: Floats) -> Floats:
+        return np.stack([differences[:, np.equal(counts, size)].mean(axis=1) for size in sizes], axis=1)
+
+    exponent, verdict = judge(sizes, of_sizes(_differences(found)))
+    is_open = any(allowed(sizes, *map(of_sizes, ends)) != {verdict} for ends in _ranges(found))
+    text = f"noise^{exponent}{', not rising' if verdict == 'no' else ''}" if exponent else "no power: some are 0"
+    return Claim(item, name, what, "proportional", text, verdict, group_of(label), is_open)
 
 
-def _is_above_errors(found: Sequence[Findings]) -> bool:
-    """Return whether all differences of noisy copies, in the median, exceed the largest stated error of a value."""
-    stated = [part["paper"]["errors"] for part in found if "errors" in part["paper"]]
-    if not stated:
-        return False
-    return bool(np.median(_differences(found)[:, 1:], axis=0).min() > np.max(np.asarray(stated, float)))
+def _ranges(found: Sequence[Findings]) -> Iterator[tuple[Floats, Floats]]:
+    """Yield least and largest differences, (seeds, fractions), if copies' values are anywhere within stated errors.
+
+    Client 1's value is as estimated, or at either end of its own error, which is that of the exact copy: the two values
+    are equal whatever they are. Seeds without errors are given the largest of the others.
+    """
+    n_copies = len(found[0]["fractions"])
+    ratios = np.array([np.divide(part["paper"]["shares"], part["paper"]["shares"][0])[-n_copies:] for part in found])
+    known = [stated(part["paper"]["errors"]) for part in found if "errors" in part["paper"]]
+    largest = np.max(known, axis=0) if known else np.full(n_copies, np.inf)
+    errors = stated([part["paper"].get("errors", largest) for part in found])
+    for own in (np.ones((len(found), 1)), 1 - errors[:, :1], 1 + errors[:, :1]):
+        is_known = (own > 0) & np.isfinite(own) & np.isfinite(errors)
+        finite, divisor = np.where(is_known, errors, 0.0), np.where(is_known, own, 1.0)
+        low, high = ((ratios + sign * finite) / divisor - 1 for sign in (-1, 1))
+        least = np.where(is_known & (low * high > 0), np.minimum(np.abs(low), np.abs(high)), 0.0)
+        most = np.where(is_known, np.maximum(np.abs(low), np.abs(high)), np.inf)
+        least[:, 0] = most[:, 0] = _differences(found)[:, 0]
+        yield least, most
 
 
 def n_noisy(part: Findings) -> list[int]:
@@ -201,7 +215,8 @@ EXPERIMENT = Experiment(
     "where s is the value of client 1 and sᵢ that of copy i (the paper divides by s, which can be negative): median "
     "and quartiles over draws of the noise. Proportional, yes: medians rise, and the exponent of the difference in "
     "the number of columns with noise is 1 within 0.25, with its whole 95 % interval over seeds; in trend: they only "
-    "rise.",
+    "rise. \\*: values of copies, and of client 1, anywhere within their stated errors allow another verdict; seeds "
+    "without such errors are given the largest of the others.",
     settings_type=SimilarFeatureSettings,
     parts=partial(by_variant_and_seed, _measure),
     tables=tables,

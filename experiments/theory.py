@@ -465,7 +465,7 @@ def claims(results: Results) -> list[Claim]:
     (name, measured), made = next(iter(results.items())), []
 
     def add(item: str, what: str, paper: str, ours: str, verdict: Verdict) -> None:
-        made.append(Claim(item, name, what, paper, ours, verdict, is_false=item in FALSE))
+        made.append(Claim(item, name, what, paper, ours, verdict, "false" if item in FALSE else "statement"))
 
     found = starting(measured, "Hoeffding, ")
     for label in (FIRST, WHOLE):

@@ -62,7 +62,7 @@ def test_an_experiment_prints_tables_and_writes_a_page(tmp_path):
     done = run(*arguments, COLUMNS="120")
     assert done.returncode == 0, done.stderr
     assert "artificial client 5" in done.stdout
-    assert "2.09 %, far below" in done.stdout
+    assert "2.09 %, much lower" in done.stdout
     page = (tmp_path / "paper-quick.md").read_text()
     assert "| all regular clients |" in page
     assert "--quick" in page

@@ -1,7 +1,16 @@
 import numpy as np
 import pytest
 
-from experiments.ablation import CHOICE, EXPERIMENT, TRIED, _Run, _tables_of_tried, deviation
+from experiments.ablation import (
+    CHOICE,
+    EXPERIMENT,
+    LONG,
+    TRIED,
+    _Run,
+    _tables_of_longer,
+    _tables_of_tried,
+    deviation,
+)
 from experiments.lab import Settings, build, run_rounds, split, train_synchronously
 from verfedsv import Completion
 from verfedsv.completion import CompletionReport
@@ -46,6 +55,17 @@ def test_a_random_start_depends_on_the_seed(run):
         [run.deviation(run.complete(start, 2, 0.1, seed)) for seed in (0, 1)] for start in ("random", "spectral")
     )
     assert abs(random[0] - random[1]) > 10 * abs(ours[0] - ours[1])
+
+
+def test_longer_fits_are_shown_for_each_client():
+    """The lowest and the highest objective and number of sweeps of all seeds."""
+    fits = [
+        {"deviation": 1.0, "objectives": [10.0, 2000.0], "sweeps": [2, 3]},
+        {"deviation": 2.0, "objectives": [11.5, 2000.4], "sweeps": [2, 30]},
+    ]
+    measured = {LONG: {"random start": fits}, "ours": {"fixed": {"rank": 3, "lambda": 0.1}}}
+    [table] = _tables_of_longer({"adult": measured})
+    assert table.rows == [["random start", "1.50 (1.00 to 2.00)", "10.0 to 11.5; 2", "2,000; 3 to 30"]]
 
 
 @pytest.mark.parametrize(

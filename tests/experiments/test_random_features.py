@@ -54,6 +54,23 @@ def test_verdicts_are_two_sided():
     assert verdict(0.1, 80.0)[0] == "no"  # of two seeds, one has artificial clients above regular ones
 
 
+def test_one_share_that_could_be_above_a_regular_one_is_marked():
+    """Errors of a single artificial client, or of a regular one where they were kept; shares of the others fall."""
+
+    def is_open(errors, regular_errors=None):
+        part = {"artificial": [0.4] * 5, "regular": [33.0, 64.0, 1.0], "errors": errors}
+        kept = {} if regular_errors is None else {"regular errors": regular_errors}
+        [claim] = ASYNCHRONOUS.claims({"adult": {f"seed {seed}": {**part, **kept} for seed in range(3)}})
+        assert claim.verdict == "yes"  # the paper has 2.09 % together
+        return claim.is_open
+
+    assert not is_open([0.05, 0, 0, 0, 0])
+    assert is_open([0.15, 0, 0, 0, 0])  # more than half of 1 %
+    assert not is_open([0.0] * 5, [5.0, 5.0, 0.1])
+    assert is_open([0.0] * 5, [0.0, 0.0, 0.3])
+    assert is_open([0.0] * 5, [0.0, 0.0, None])
+
+
 def test_both_readings_of_the_number_of_clients_are_judged():
     """Each in a row of its own; other variants, such as scales, are in the tables only."""
     part = {"artificial": [0.02] * 5, "regular": [33.3] * 3, "errors": [1e-3] * 5}

@@ -234,11 +234,13 @@ def test_links_of_the_published_page_lead_somewhere():
     assert {link[1:] for link in sections} <= {heading.lower().replace(" ", "-") for heading in headings}
 
 
-def test_false_statements_are_counted_apart(tmp_path):
-    """One that no measurement contradicts is not among what was reproduced; of an item, the worst verdict counts."""
+def test_only_statements_of_the_paper_count_as_reproduced(tmp_path):
+    """Variants, checks that could hardly fail, and false statements apart; of an item, the worst verdict counts."""
     made = [
         Claim("Figure 1", "adult", "", "", "", "yes"),
-        Claim("Lemma", "adult", "", "", "", "yes", is_false=True),
+        Claim("Lemma", "adult", "", "", "", "yes", "false"),
+        Claim("Table 1", "adult", "", "", "", "yes", "check"),
+        Claim("Figure 1, other", "adult", "", "", "", "no", "variant"),
         Claim("Figure 2", "adult", "", "", "", "in trend"),
         Claim("Figure 2", "adult", "", "", "", "no", is_open=True),
         Claim("Figure 3", "adult", "", "", "", None),
@@ -246,9 +248,15 @@ def test_false_statements_are_counted_apart(tmp_path):
     counted = Counted()
     counted.experiment = replace(counted.experiment, claims=lambda _: made)
     page = write_page(tmp_path, {"frequency": [measure(counted, tmp_path)]}, quick=False).read_text(encoding="utf-8")
-    assert "\n\nTogether: 1 yes, 0 in trend, 1 no. Of what is false as stated: 1 yes, 0 in trend, 0 no.\n" in page
+    assert re.findall(r"^\*\*(\w+).*:\*\* (.*)\.$", page, re.M) == [
+        ("Statements", "1 yes, 0 in trend, 1 no"),
+        ("The", "0 yes, 0 in trend, 1 no"),
+        ("Checks", "1 yes, 0 in trend, 0 no"),
+        ("Statements", "1 yes, 0 in trend, 0 no"),
+    ]
     assert "[Figure 2](#title) | no\\* |" in page  # stated errors would allow another
-    assert page.index("[Figure 3](#title) | - |") < page.index("[Lemma, false as stated](#title) | yes |")
+    assert "are examined for that: Figure 2. " in page
+    assert page.index("[Figure 3](#title) | - |") < page.index("[Lemma](#title) | yes |")
 
 
 def test_the_page_names_what_is_not_measured(tmp_path):

@@ -15,7 +15,16 @@ from experiments.lab import (
     train_synchronously,
     weights_of,
 )
-from experiments.shap import PAPER, ShapSettings, kendalls_tau, shap_scores, verdict
+from experiments.shap import (
+    ALL_TRAINED_ON,
+    EXPERIMENT,
+    PAIRS,
+    PAPER,
+    ShapSettings,
+    kendalls_tau,
+    shap_scores,
+    verdict,
+)
 from experiments.shap_grid import embedded, fit_separately, grid_tables, held, measure_grid, snapshots
 from experiments.shap_scores import LinearShap, dense, perceptron_score, starts_of, train_features
 from verfedsv.data import ClientData, VerticalData, prepare
@@ -192,6 +201,45 @@ def test_the_grid_compares_the_model_of_each_epoch(monkeypatch):
     tables = grid_tables("covtype", grid, PAPER["covtype"][:2])
     assert len(tables) == 5
     assert all(len(row) == len(table.header) for table in tables for row in table.rows)
+
+
+def test_every_setting_in_which_a_single_draw_is_largest_is_named():
+    """Of accurate models only; accuracies are the joint model's, whatever the values are of."""
+    taus = {
+        "asynchronous; joint; absolute; 100 rows": [[1.0, 1.0], [0.2, 0.9]],
+        "asynchronous; joint; signed; 100 rows": [[1.0, 1.0], [0.3, 0.5]],
+        "asynchronous; separate; signed; 100 rows": [[0.1, 0.1], [0.9, 0.1]],
+    }
+    grid = [
+        {
+            "epochs": [1, 2],
+            "seconds": [1.0, 2.0],
+            "rows": 10,
+            "accuracy": {"synchronous": [0.5, 0.72], "asynchronous": [0.4, 0.6], "separate": 0.7},
+            "tau": taus | {key.replace("asynchronous", "synchronous"): tau for key, tau in taus.items()},
+        }
+    ]
+    first, *details = grid_tables("covtype", grid, (0.94, 0.89))
+    found = dict(zip(first.header, first.rows[1], strict=True))
+    assert found["the largest tau of a single draw"] == (
+        "0.90 (joint model, absolute, 100 rows, 2 s, joint model at 72.0 %; "
+        "separate model, signed, 100 rows, 2 s, joint model at 72.0 %)"
+    )
+    asynchronous = next(table for table in details if "tau of asynchronous" in table.caption)
+    assert [row[0] for row in asynchronous.rows] == ["1 s, 40.0 %", "2 s, 60.0 %"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENT.data)
+def test_accuracies_on_training_rows_are_called_so(name):
+    """They are what is measured where no rows are held out."""
+    settings = EXPERIMENT.settings(name)
+    assert (settings.test == 0) == (name in ALL_TRAINED_ON)
+    part = {
+        "tau": {f"{a}, {b}": 1.0 for a, b in PAIRS},
+        "accuracy": {"synchronous": 0.9, "asynchronous": 0.9},
+    }
+    claims = EXPERIMENT.claims({name: {"seed 0": part}})
+    assert all("of training rows" in x.what for x in claims if x.item == "Models: accuracy") == (settings.test == 0)
 
 
 @pytest.mark.parametrize(

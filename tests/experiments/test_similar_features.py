@@ -17,6 +17,12 @@ def test_noise_as_large_as_each_columns_spread():
     np.testing.assert_allclose(noise.std(axis=0)[noisy], columns.std(axis=0)[noisy], rtol=0.05)
 
 
+def copies(differences, **more):
+    """Return the findings on copies whose values are larger than client 1's by these relative differences."""
+    shares = [1.0, *(1 + x for x in differences)]
+    return {"differences": list(differences), "shares": shares, **more}
+
+
 def test_verdicts_on_proportional_differences():
     """Proportional, rising only, and neither; two numbers of noisy columns show no proportion.
 
@@ -26,7 +32,7 @@ def test_verdicts_on_proportional_differences():
     def verdicts(*differences, columns=100, data="adult"):
         fractions = [0.0, 0.1, 0.2, 0.3, 0.4]
         parts = {
-            f"seed {seed}": {"fractions": fractions, "columns": columns, "paper": {"differences": list(x)}}
+            f"seed {seed}": {"fractions": fractions, "columns": columns, "paper": copies(x)}
             for seed, x in enumerate(differences)
         }
         return [claim.verdict for claim in EXPERIMENT.claims({data: parts})]
@@ -69,3 +75,33 @@ def test_stated_errors_are_those_of_the_seeds_that_have_them():
     assert stated(None, [0.1, 0.2]) == "20 (1 seed)"
     assert stated(None, None) == "-"
     assert stated([0.1, None], [0.1, 0.2]) == "unknown"
+
+
+def test_differences_whose_order_is_uncertain_are_marked():
+    """By errors of two copies, or of client 1, which is the exact copy's; seeds without any are given the largest."""
+
+    def is_open(*errors):
+        parts = {
+            f"seed {seed}": {
+                "fractions": [0.0, 0.1, 0.2, 0.3, 0.4],
+                "columns": 100,
+                "paper": copies([0.0, 0.01, 0.04, 0.09, 0.16], **({} if x is None else {"errors": x})),
+            }
+            for seed, x in enumerate(errors)
+        }
+        claim = EXPERIMENT.claims({"web": parts})[1]
+        assert claim.verdict == "in trend"
+        return claim.is_open
+
+    nothing, some, much = [0.0] * 5, [0, 0, 0.02, 0.02, 0], [0, 0, 0.03, 0.03, 0]
+    assert not is_open(nothing, nothing, nothing)
+    assert not is_open(some, some, some)
+    assert is_open(much, much, much)
+    assert not is_open(nothing, nothing, much)  # medians are over seeds
+    assert is_open(much, much, nothing)
+    assert is_open(None, much, nothing)
+    assert is_open(None, None, None)
+    assert not is_open(*[[0.02, 0, 0, 0, 0]] * 3)
+    assert is_open(*[[0.03, 0, 0, 0, 0]] * 3)  # 1.01 and 1.04 are as far from 1.03
+    assert is_open(*[[1.5, 0, 0, 0, 0]] * 3)
+    assert is_open(*[[None] * 5] * 3)
