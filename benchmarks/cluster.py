@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,9 @@ class Size(NamedTuple):
 
 BASE = Size(40_000, 4, 50)
 LARGE = Size(LIMIT * 4 // (4 * 100 * (8 * N_CLASSES + 4)) * 10 + 10, 4, 100)
+OF_WORKERS = Size(20 * BASE.rows, BASE.clients, 2 * BASE.rounds)
+WORKER = 10**9
+"""Bytes that a worker may take, in all runs by workers."""
 
 VALUE = """
 import json, sys, time
@@ -65,7 +69,7 @@ def measure(client=None):
     result = verfedsv.value(sys.argv[2], executor=executor, **options)
     found = {"seconds": time.perf_counter() - begin, "cpu": cpu(client) - before, "steps": dict(result.seconds)}
     found["sweeps"] = sum(report.n_sweeps for report in result.completion)
-    found["peak"] = peak()
+    found["peak"] = peak() if client is None else max(client.run(peak).values())
     found["values"] = result.values.tolist()
     return found
 
@@ -139,7 +143,7 @@ def run(*, large: Size = LARGE, limit: int = LIMIT) -> str:
         small = Path(folder) / "small"
         record(small, Size(2_000, 4, 20))
         rows = [_out_of_core(Path(folder), small, large, limit), *_by_workers(Path(folder), small)]
-        header = ["run", "uploads", "where", "seconds", "processor seconds", "peak memory"]
+        header = ["run", "uploads", "where", "seconds", "processor seconds", "peak memory of a process or worker"]
         exponents, constants = _exponents(Path(folder), small)
     text = f"{table(header, rows)}\n\n{exponents}\n"
     _write_page(text, constants)
@@ -162,15 +166,20 @@ def _out_of_core(folder: Path, small: Path, size: Size, limit: int) -> list[str]
 
 
 def _by_workers(folder: Path, small: Path) -> list[list[str]]:
-    """Return rows of a run by one and by two workers of 1 GB each."""
-    size = Size(4 * BASE.rows, BASE.clients, 2 * BASE.rounds)
-    n_bytes, rows, took = record(folder / "workers", size), list[list[str]](), list[float]()
+    """Return rows of a run by one and by two workers of 1 GB each, and of one with 4 GB of uploads."""
+    rows, took = list[list[str]](), list[float]()
+    n_bytes = record(folder / "workers", OF_WORKERS)
     for n_workers in (1, 2):
-        found = value(small, folder / "workers", 10**9, n_workers)
+        found = value(small, folder / "workers", WORKER, n_workers)
         took.append(found["seconds"])
         efficiency = f", parallel efficiency {took[0] / took[-1] / n_workers:.0%}" if n_workers > 1 else ""
         where = f"{n_workers} worker{'s' * (n_workers > 1)} of 1 GB{efficiency}"
-        rows.append(_row(size, n_bytes, where, found))
+        rows.append(_row(OF_WORKERS, n_bytes, where, found))
+    shutil.rmtree(folder / "workers")
+    largest = LARGE._replace(rows=WORKER // LIMIT * LARGE.rows)
+    n_bytes = record(folder / "workers", largest)
+    rows.append(_row(largest, n_bytes, "2 workers of 1 GB", value(small, folder / "workers", WORKER, 2)))
+    shutil.rmtree(folder / "workers")
     return rows
 
 
