@@ -241,9 +241,9 @@ def test_work_that_repeats_another_completion_is_not_continued(tmp_path):
     assert_same(value(tmp_path, like=again, memory="4GB", resume=True), value(tmp_path, like=one))
 
 
-@pytest.mark.parametrize("synchronous", [True, False])
-def test_work_is_continued_as_it_was_cut(tmp_path, monkeypatch, synchronous):
-    """With as many pieces, but other rounds in a task, as other memory or cores would cut it."""
+@pytest.mark.parametrize(("synchronous", "n_pieces"), [(True, 3), (True, 2), (False, 3)])
+def test_work_is_continued_as_it_was_cut(tmp_path, monkeypatch, synchronous, n_pieces):
+    """With other rounds in a task, and as many pieces or fewer: other memory or cores would cut it so."""
     training = train(n_samples=300, batch=70, n_epochs=3) if synchronous else Asynchronous(n_samples=50)
     training.record(tmp_path).close()
     options = {"memory": "4GB"} if synchronous else {"memory": "4GB", "method": "closed-form"}
@@ -253,7 +253,7 @@ def test_work_is_continued_as_it_was_cut(tmp_path, monkeypatch, synchronous):
     with pytest.raises(Stop):
         value(tmp_path, progress=stop_at(-(-expected.n_rounds // 3) + 20), **options)
     monkeypatch.setattr(limits, "cut_rounds", lambda sizes, _: [slice(0, 2), slice(2, len(sizes))])
-    monkeypatch.setattr(Partitioning, "n_pieces", lambda *_: 2)
+    monkeypatch.setattr(Partitioning, "n_pieces", lambda *_: n_pieces)
     check = still_in(tmp_path / FOLDER)
     assert_same(value(tmp_path, resume=True, progress=check, **options), expected)
 
