@@ -47,10 +47,10 @@ def locked(folder: Path) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            if not find(folder):
-                lock.seek(0)
-                is_ours = lock.read() == _MADE
-                with suppress(OSError):
+            lock.seek(0)
+            is_ours = lock.read() == _MADE
+            with suppress(OSError):
+                if not find(folder):
                     (folder / _LOCK).unlink()
                     if is_ours:
                         folder.rmdir()
