@@ -14,9 +14,9 @@ import pytest
 
 from tests.cli.inprocess import call
 from tests.trainings import train
-from tests.valuation.test_partitioned import assert_same
+from tests.valuation.test_partitioned import assert_same, still_in
 from verfedsv import value
-from verfedsv.valuation import completed, partitioned
+from verfedsv.valuation import completed, partitioned, shuffle
 from verfedsv.valuation.scratch import FOLDER
 
 distributed = pytest.importorskip("distributed")
@@ -83,18 +83,63 @@ def test_a_driver_that_was_killed_is_continued(run):
     code = "import sys, verfedsv; from verfedsv.valuation import partitioned; partitioned.MAX_SWEEPS = 3; "
     code += "verfedsv.value(sys.argv[1], memory='1GB')"
     with subprocess.Popen([sys.executable, "-c", code, str(folder)]) as driver:  # noqa: S603  # our own code
-        while not (folder / FOLDER / "fit-0-1.npz").exists():
+        while not list((folder / FOLDER).glob("*/fit-0-1.npz")):
             assert driver.poll() is None
             time.sleep(0.005)
         driver.kill()
-    pieces = {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("piece-*")}
-    assert pieces
+    assert_same(value(folder, memory="1GB", resume=True, progress=still_in(folder / FOLDER)), value(folder))
+    assert not (folder / FOLDER).exists()
 
-    def check(_done, _total):
-        if (folder / FOLDER).exists():
-            assert {path: path.stat().st_mtime_ns for path in (folder / FOLDER).glob("piece-*")} == pieces
 
-    assert_same(value(folder, memory="1GB", resume=True, progress=check), value(folder))
+def test_tasks_of_a_killed_driver_change_nothing(tmp_path):
+    """One that a worker ends later, when the next valuation has merged its pieces, fails: its folder is gone."""
+    folder, ended, go = tmp_path / "run", tmp_path / "ended", tmp_path / "go"
+    train(n_samples=300, batch=70, n_epochs=3).record(folder).close()
+    code = "import sys, distributed, verfedsv\nif __name__ == '__main__':\n"
+    code += "    with distributed.Client(sys.argv[1]) as client:\n"
+    code += "        verfedsv.value(sys.argv[2], seed=0, executor=client.get_executor())"
+    script = tmp_path / "driver.py"
+    script.write_text(code)
+
+    def stall():
+        merge = shuffle.merge
+
+        def stalled(piece, layout):
+            is_first = layout.seed == 0 and piece == 0
+            while is_first and not go.exists():
+                time.sleep(0.01)
+            try:
+                merge(piece, layout)
+            except Exception as error:
+                ended.write_text(type(error).__name__)
+                raise
+            if is_first:
+                ended.write_text("written")
+
+        shuffle.merge = stalled
+
+    def release(done, _total):
+        if done >= n_merged and not go.exists():
+            go.touch()
+            while not ended.exists():
+                time.sleep(0.01)
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        client.run(stall)
+        with subprocess.Popen([sys.executable, str(script), cluster.scheduler_address, str(folder)]) as driver:  # noqa: S603
+            while not list((folder / FOLDER).glob("*/summary-1.npz")):
+                assert driver.poll() is None
+                time.sleep(0.005)
+            driver.kill()
+        n_merged = len(list((folder / FOLDER).glob("*/uploads-*.npz"))) + 16
+        found = value(folder, seed=1, executor=client.get_executor(), progress=release)
+    assert ended.read_text() == "FileNotFoundError"
+    assert_same(found, value(folder, seed=1))
 
 
 def test_the_command_uses_a_cluster(cluster, run, monkeypatch):

@@ -224,6 +224,29 @@ def test_a_client_that_joins_has_zeros_before():
         recorder.join("pub")
 
 
+def test_work_under_another_head_is_not_continued(tmp_path):
+    """A module of the same layers that computes something else, as after an edit of its code."""
+
+    class Edited(Own):
+        def forward(self, x):
+            return self.second(torch.tanh(self.first(x)))[:, 0]
+
+    Edited.__name__ = "Own"
+    training = Training(head=Own())
+    record_asynchronously(training, tmp_path).close()
+    heads = [kind() for kind in (Own, Edited)]
+
+    def stop(_done, _total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        value(tmp_path, "exact", head=heads[0], memory="4GB", progress=stop)
+    with pytest.raises(InputError, match="another valuation, with another head; continue"):
+        value(tmp_path, "exact", head=heads[1], memory="4GB", resume=True)
+    found = value(tmp_path, "exact", head=heads[0], memory="4GB", resume=True)
+    np.testing.assert_array_equal(found.values, value(tmp_path, "exact", head=heads[0]).values)
+
+
 def test_a_recorder_of_a_head_of_other_layers_has_it():
     """Its recording is valued without trusting anybody; what commands will need is said once."""
     training = Training(head=Own(), n_rounds=2)

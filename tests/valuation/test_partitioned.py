@@ -1,6 +1,7 @@
 """Trainings cut into pieces on disk have the values of those in memory, to the last bit, and can be interrupted."""
 
 import pickle
+import re
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 
@@ -11,8 +12,9 @@ from tests import stores
 from tests.trainings import train
 from tests.valuation.small_trainings import small_training
 from tests.valuation.test_values import Asynchronous, SerialExecutor
-from verfedsv import InputError, Recorder, Transcript, value
+from verfedsv import InputError, Recorder, Transcript, Valuation, value
 from verfedsv.completion.observations import HeldOut, Pattern
+from verfedsv.losses import Logistic
 from verfedsv.valuation import limits, partitioned
 from verfedsv.valuation.limits import BASE, Cuts, Partitioning
 from verfedsv.valuation.scratch import FOLDER, Scratch
@@ -180,21 +182,8 @@ def stop_at(step):
     return progress
 
 
-def test_two_valuations_do_not_share_a_folder(tmp_path):
-    """The second is told to wait, and the first goes on."""
-    with Scratch.begin(tmp_path / "scratch", {}, resume=False) as scratch:
-        scratch.save_array("kept", np.arange(3))
-        with (
-            pytest.raises(InputError, match="another valuation is working in"),
-            Scratch.begin(tmp_path / "scratch", {}, resume=False),
-        ):
-            pass
-        assert scratch.has("kept.npy")
-    assert not (tmp_path / "scratch").exists()
-
-
 def test_work_of_another_valuation_is_not_continued(tmp_path):
-    """Other settings, or files that are not of a valuation."""
+    """With other settings it begins anew, or not at all."""
     train(n_samples=60, batch=20, n_epochs=2).record(tmp_path / "run").close()
     scratch = tmp_path / "scratch"
     with pytest.raises(Stop):
@@ -202,10 +191,108 @@ def test_work_of_another_valuation_is_not_continued(tmp_path):
     with pytest.raises(InputError, match="holds the work of another valuation, with another rank; continue"):
         value(tmp_path / "run", rank=3, scratch=scratch, resume=True)
     assert_same(value(tmp_path / "run", rank=3, scratch=scratch), value(tmp_path / "run", rank=3))
-    scratch.mkdir()
-    (scratch / "thesis.tex").touch()
-    with pytest.raises(InputError, match="has files that are not of a valuation; choose another"):
-        value(tmp_path / "run", scratch=scratch)
+    assert not scratch.exists()
+
+
+class Scaled(Logistic):
+    """A loss of the user's own, whose name does not say what it computes."""
+
+    name, rounding_is_bounded, lipschitz = "own", False, 3.0
+
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def value(self, x, labels):
+        """Return the loss of each sample, some of it linear."""
+        return super().value(x, labels) + self.scale * x[..., 0]
+
+    def gradient(self, x, labels):
+        """Return the gradient."""
+        return super().gradient(x, labels) + self.scale
+
+
+def test_work_with_another_loss_is_not_continued(tmp_path):
+    """One of the same name that computes something else; with the same one it goes on."""
+    training = train(n_samples=60, batch=20, n_epochs=2)
+    with Recorder(tmp_path, training.labels, training.clients, Scaled()) as recorder:
+        for t, batch in enumerate(training.batches):
+            recorder.log(batch, {name: training.embeddings[t, m, batch] for m, name in enumerate(training.clients)})
+    with pytest.raises(Stop):
+        value(tmp_path, rank=2, loss=Scaled(), memory="4GB", progress=stop_at(18))
+    with pytest.raises(InputError, match="another valuation, with another loss; continue with the same"):
+        value(tmp_path, rank=2, loss=Scaled(1.0001), memory="4GB", resume=True)
+    kept = tmp_path / FOLDER
+    assert_same(
+        value(tmp_path, rank=2, loss=Scaled(), memory="4GB", resume=True, progress=still_in(kept)),
+        value(tmp_path, rank=2, loss=Scaled()),
+    )
+
+
+def still_in(folder):
+    """Return a progress that checks that some pieces are never written again."""
+    [work] = folder.glob("valuation-*")
+    pieces = {path.name: path.stat().st_mtime_ns for path in work.glob("piece-*")}
+    assert pieces
+
+    def progress(_done, _total):
+        for name, written in pieces.items():
+            assert all(path.stat().st_mtime_ns == written for path in folder.glob(f"valuation-*/{name}"))
+
+    return progress
+
+
+def test_work_that_repeats_another_completion_is_not_continued(tmp_path):
+    """A valuation to repeat belongs to what it was repeated for."""
+    train(n_samples=60, batch=20, n_epochs=2).record(tmp_path).close()
+    one, two = (value(tmp_path, rank=rank) for rank in (1, 2))
+    with pytest.raises(Stop):
+        value(tmp_path, like=one, memory="4GB", progress=stop_at(18))
+    for like in (two, None):
+        with pytest.raises(InputError, match="another valuation, with another like"):
+            value(tmp_path, like=like, memory="4GB", resume=True)
+    again = Valuation.from_json(one.to_json())
+    assert_same(value(tmp_path, like=again, memory="4GB", resume=True), value(tmp_path, like=one))
+
+
+@pytest.mark.parametrize(("synchronous", "n_pieces"), [(True, 3), (True, 2), (False, 3)])
+def test_work_is_continued_as_it_was_cut(tmp_path, monkeypatch, synchronous, n_pieces):
+    """With other rounds in a task, and as many pieces or fewer: other memory or cores would cut it so."""
+    training = train(n_samples=300, batch=70, n_epochs=3) if synchronous else Asynchronous(n_samples=50)
+    training.record(tmp_path).close()
+    options = {"memory": "4GB"} if synchronous else {"memory": "4GB", "method": "closed-form"}
+    monkeypatch.setattr(Partitioning, "n_pieces", lambda *_: 3)
+    monkeypatch.setattr(limits, "cut_rounds", lambda sizes, _: split_rounds(len(sizes)))
+    expected = value(tmp_path, **options)
+    with pytest.raises(Stop):
+        value(tmp_path, progress=stop_at(-(-expected.n_rounds // 3) + 20), **options)
+    monkeypatch.setattr(limits, "cut_rounds", lambda sizes, _: [slice(0, 2), slice(2, len(sizes))])
+    monkeypatch.setattr(Partitioning, "n_pieces", lambda *_: n_pieces)
+    check = still_in(tmp_path / FOLDER)
+    assert_same(value(tmp_path, resume=True, progress=check, **options), expected)
+
+
+def test_too_little_memory_for_what_was_cut_is_named(tmp_path, monkeypatch):
+    """Work cut for 80 GB does not fit in 27 GB; what the error asks for is enough."""
+    train(n_samples=300, batch=70, n_epochs=3).record(tmp_path).close()
+    expected, sizes = value(tmp_path), Transcript.open(tmp_path).n_bytes_of_rounds
+    monkeypatch.setattr(Transcript, "n_bytes_of_rounds", property(lambda _: sizes * (10**11 // sizes.sum())))
+    threads = {"executor": SerialExecutor()}
+    with pytest.raises(Stop):
+        value(tmp_path, memory="80GB", progress=stop_at(30), **threads)
+    with pytest.raises(InputError, match=r"too little memory to go on with .*; give as much, or begin anew") as error:
+        value(tmp_path, memory="27GB", resume=True, **threads)
+    needed = re.search(r"need ([\d,]+) MB; give", str(error.value))[1].replace(",", "")
+    assert_same(value(tmp_path, memory=f"{needed} MB", resume=True, **threads), expected)
+
+
+def test_an_error_that_no_resume_could_mend_leaves_nothing(tmp_path):
+    """Here nobody uploaded what is to be valued."""
+    with Recorder(tmp_path, [0, 1, 1, 0], ["bank", "telco"]) as recorder:
+        for _ in range(3):
+            recorder.log([0, 1, 2], {"bank": np.ones(3), "telco": np.zeros(3)})
+    with pytest.raises(InputError, match="no client uploaded any of the selected rows"):
+        value(tmp_path, rows=[3], memory="4GB")
+    assert not (tmp_path / FOLDER).exists()
 
 
 @pytest.mark.parametrize(
@@ -213,6 +300,8 @@ def test_work_of_another_valuation_is_not_continued(tmp_path):
     [
         ({"memory": "much"}, "memory must be a number of bytes, or such as '4GB'; received 'much'"),
         ({"memory": True}, "memory must be a number of bytes"),
+        ({"memory": "9" * 400}, "memory must be a number of bytes, or such as '4GB'; received '9{40}'$"),
+        ({"memory": 10**5000}, "memory must be a number of bytes, or such as '4GB'; received 'inf'$"),
         ({"memory": "0 GB"}, "memory must be a number of bytes"),
         ({"memory": "300MB"}, "too little memory: 300 MB, where .* need .* MB or more, as the largest round has"),
         ({"scratch": "/proc/verfedsv", "memory": "4GB"}, "cannot write to /proc/verfedsv: .* choose a scratch folder"),

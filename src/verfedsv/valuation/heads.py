@@ -79,6 +79,12 @@ class TrainedHead:
         """Return the scores of a sample whose embeddings are all zero, (1, classes)."""
         return self.function.scores(self.state(hashes), np.zeros((1, len(self.columns))))
 
+    def probe(self, hashes: State, n_rows: int) -> Floats:
+        """Return the scores, (rows, classes), of fixed embeddings, which differ between heads that differ."""
+        return self.function.scores(
+            self.state(hashes), np.random.default_rng(0).normal(size=(n_rows, len(self.columns)))
+        )
+
 
 def find_head(transcript: Transcript, module: Any = None, *, trust: bool = False) -> TrainedHead:
     """Return the head of a training: the given module, or what the transcript holds of it.

@@ -30,6 +30,7 @@ from verfedsv.valuation.budget import Budget, HeadBudget
 from verfedsv.valuation.chunks import Chunk, Round, SampleFactors, State, chunks_of_rounds, of_rows
 from verfedsv.valuation.completed import CompletionPlan, complete_players, completed_rounds, factors_of
 from verfedsv.valuation.completion_errors import approximation_guarantee, completion_errors
+from verfedsv.valuation.fingerprints import fingerprints
 from verfedsv.valuation.limits import Cuts, Partitioning, explaining_workers
 from verfedsv.valuation.partitioned import complete_stored, shuffle, store_training, sum_batches
 from verfedsv.valuation.replay import Replay
@@ -151,10 +152,10 @@ class Job:
         """Value the training in pieces of its samples, which are read where they are valued."""
         cuts = Cuts.of(self.training, limits)
         with (
-            Scratch.begin(limits.scratch, self._identity(cuts), resume=limits.resume) as scratch,
+            Scratch.begin(limits.scratch, self._identity(), resume=limits.resume) as scratch,
             explaining_workers(limits.scratch),
         ):
-            return self._in_pieces(cuts, scratch)
+            return self._in_pieces(cuts.kept(scratch, self.training, limits), scratch)
 
     def _in_pieces(self, cuts: Cuts, scratch: Scratch) -> Valuation:
         begin, training, workers = time.perf_counter(), self.training, self.executor or available_threads()
@@ -167,6 +168,7 @@ class Job:
             shuffled = shuffled.with_one_kind_of_offset()
             rows = rows[shuffled.is_seen[rows]]
             if len(rows) == 0:
+                scratch.remove()  # to resume would lead here again
                 raise InputError("no client uploaded any of the selected rows")
         moved = time.perf_counter()
         if training.is_synchronous and shuffled.has_any_gaps:
@@ -214,10 +216,10 @@ class Job:
         tolerance = self.settings.tolerance
         return Budget(tolerance) if self.training.head is None else HeadBudget(tolerance, sees_all=sees_all)
 
-    def _identity(self, cuts: Cuts) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         """Return what work must have in common with this valuation to be continued by it."""
-        transcript, settings = self.training.transcript, self.settings.as_dict()
-        return {"transcript": transcript.head, "version": __version__, "memory": len(cuts.edges) - 1, **settings}
+        reports = None if self.like is None else self.like.completion
+        return {"version": __version__, **self.settings.as_dict(), **fingerprints(self.training, reports)}
 
     def _n_steps(self, rows: NDArray[np.intp], n_rounds: int) -> int:
         chunks = self.backend.split(len(rows), len(self.training.clients), self.training.width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -18,13 +19,16 @@ from verfedsv.completion.parts import N_PARTS, parts_of
 from verfedsv.errors import InputError
 from verfedsv.threads import available_threads, split
 from verfedsv.transcript import Transcript
-from verfedsv.valuation.scratch import FOLDER
+from verfedsv.valuation.scratch import FOLDER, Scratch
 from verfedsv.valuation.trainings import RecordedTraining
 
 BASE = 300_000_000
 """Bytes that a process needs for itself: the interpreter, the libraries and compiled loops."""
 
 DEFAULT_MEMORY = 1_000_000_000
+
+CUTS = "cuts"
+"""The file that says how a training was cut."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ class Partitioning:
     def n_pieces(self, n_bytes: int) -> int:
         """Return the number of pieces of a part of a transcript of so many bytes: tasks may hold seven of a piece."""
         return max(1, -(-8 * n_bytes // (self.of_task * N_PARTS)))
+
+    def least_of(self, n_bytes: int, n_pieces: int) -> int:
+        """Return the memory with which a transcript of that many bytes is cut into at most so many pieces."""
+        return BASE + self.at_once * -(-5 * n_bytes // n_pieces)
 
     def check(self, largest_round: int) -> None:
         """Raise InputError if there is too little memory for the tasks."""
@@ -95,6 +103,37 @@ class Cuts:
         # At least as many tasks as parts, if that is not less than a megabyte.
         most = min(limits.of_task // 3, max(int(n_bytes.sum()) // len(parts), 2**20))
         return cls(parts, np.array(edges), cut_rounds(n_bytes, most))
+
+    def kept(self, scratch: Scratch, training: RecordedTraining, limits: Partitioning) -> Cuts:
+        """Return the cuts of the interrupted valuation that is continued, if there is one, else these.
+
+        What was done was cut like that, for another memory or number of tasks at once. Raises InputError if there is
+        now too little memory for it.
+        """
+        if not scratch.has(f"{CUTS}.npz"):
+            parts = [[pieces.start, pieces.stop] for pieces in self.parts]
+            rounds = [[own.start, own.stop] for own in self.rounds]
+            scratch.save(CUTS, {"parts": parts, "edges": self.edges, "rounds": rounds})
+            return self
+        found = scratch.load(CUTS)
+        earlier = Cuts(
+            [range(*pieces) for pieces in found["parts"].tolist()],
+            found["edges"],
+            [slice(*own) for own in found["rounds"].tolist()],
+        )
+        n_bytes = training.transcript.n_bytes_of_rounds
+        largest = max(int(n_bytes[own].sum()) for own in earlier.rounds)
+        fits = largest <= max(limits.of_task // 3, int(n_bytes.max()))
+        if len(earlier.edges) < len(self.edges) or not fits:
+            least = max(
+                limits.least_of(int(n_bytes.sum()), len(earlier.edges) - 1), BASE + limits.at_once * 3 * largest
+            )
+            raise InputError(
+                f"too little memory to go on with what is in {limits.scratch}, which was cut for more: "
+                f"{limits.memory / 1e6:,.0f} MB, where {limits.at_once} tasks at once in a process need "
+                f"{math.ceil(least / 1e6):,} MB; give as much, or begin anew without resume"
+            )
+        return earlier
 
 
 def as_partitioning(
@@ -147,10 +186,13 @@ def as_bytes(memory: int | str) -> int:
     (1500000000, 1000, 536870912)
     """
     units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(memory).lower())
-    if isinstance(memory, bool) or match is None or match[2] not in units or float(match[1]) == 0:
-        raise InputError(f"memory must be a number of bytes, or such as '4GB'; received {memory!r}")
-    return int(float(match[1]) * units[match[2]])
+    is_huge = isinstance(memory, int) and memory.bit_length() > 1000  # Python would not write that out
+    text = "inf" if is_huge else str(memory)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    size = 0.0 if match is None or isinstance(memory, bool) else float(match[1]) * units.get(match[2], 0)
+    if not 0 < size < math.inf:
+        raise InputError(f"memory must be a number of bytes, or such as '4GB'; received {text[:40]!r}")
+    return int(size)
 
 
 @contextmanager

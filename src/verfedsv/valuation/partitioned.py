@@ -22,6 +22,7 @@ from verfedsv.completion import Completion, CompletionReport
 from verfedsv.completion.complete import HELD_OUT, REGULARIZATIONS, fit_with
 from verfedsv.completion.observations import HeldOut
 from verfedsv.completion.parts import N_PARTS, Equations, Observations
+from verfedsv.errors import InputError
 from verfedsv.shapley.estimate import Estimate
 from verfedsv.shapley.plan import Plan
 from verfedsv.threads import n_workers, ordered_map
@@ -147,6 +148,8 @@ def shuffle(
     step(len(tasks) - len(todo))
     _run(scattering, todo, workers, step)
     known = [scratch.load(UPLOADS.format(task.task)) for task in tasks]
+    if [len(each["sizes"]) for each in known] != [task.n_rounds for task in tasks]:
+        raise InputError(f"{scratch.path} has other rounds than the training; begin anew without resume")
     if training.is_synchronous and any(each["varies"] for each in known):
         mixed = [task._replace(spreads=True) for task, each in zip(tasks, known, strict=True) if _has_intercept(each)]
         list(ordered_map(scattering, mixed, workers))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import uuid
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,16 +17,13 @@ import numpy as np
 from verfedsv._version import __version__
 from verfedsv.arrays import Array, Floats
 from verfedsv.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where two valuations are not kept apart
-    fcntl = None  # type: ignore[assignment]
+from verfedsv.files import read_whole
+from verfedsv.valuation import workfolder
 
 FOLDER = ".valuing"
 """The folder within a run in which it is valued, by default."""
 
-_IDENTITY, _LOCK = "identity.json", ".lock"
+_IDENTITY, _MOST_IDENTITY = "identity.json", 1 << 20
 
 
 @dataclass(frozen=True)
@@ -60,40 +57,26 @@ class Scratch:
     @classmethod
     @contextmanager
     def begin(cls, folder: Path, identity: Mapping[str, Any], *, resume: bool) -> Iterator[Scratch]:
-        """Yield an empty folder, or with `resume` what an interrupted valuation with this identity left there.
+        """Yield a new folder within `folder`, or with `resume` that of an interrupted valuation with this identity.
 
-        Without an error, the folder is removed at the end. No other valuation can use it at the same time.
+        Without an error, it is removed at the end. No other valuation can work in `folder` at the same time.
         """
-        known, wanted = folder / _IDENTITY, json.loads(json.dumps(identity))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            others = {path.name for path in folder.iterdir()} - {_LOCK}
-            lock = (folder / _LOCK).open("ab")
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {folder}: {error.strerror}; choose a scratch folder that the driver and all workers "
-                "can write to"
-            ) from None
-        with lock:
-            if others and not known.exists():
-                raise InputError(f"{folder} has files that are not of a valuation; choose another scratch folder")
-            if not _take(lock):
-                raise InputError(f"another valuation is working in {folder}; wait for it, or choose another folder")
-            scratch = cls(str(folder.resolve()))
-            if others and resume:
-                _check_same(json.loads(known.read_text(encoding="utf-8")), wanted, folder)
-            else:
-                scratch.clear()
+        wanted = json.loads(json.dumps(identity))
+        with workfolder.locked(folder) as outer:
+            earlier = _find(outer, wanted) if resume else None
+            for path in workfolder.find(outer):
+                if path != earlier:
+                    workfolder.remove(path)
+            scratch = cls(str(workfolder.make(outer) if earlier is None else workfolder.take_over(earlier)))
+            if earlier is None:
                 with scratch.writing(_IDENTITY) as file:
                     file.write(json.dumps(wanted).encode())
             yield scratch
-            shutil.rmtree(folder, ignore_errors=True)
+            scratch.remove()
 
-    def clear(self) -> None:
-        """Remove all files."""
-        for path in self.path.iterdir():
-            if path.name != _LOCK:
-                path.unlink(missing_ok=True)
+    def remove(self) -> None:
+        """Remove the folder with all files: the valuation has ended, or no other could continue it."""
+        workfolder.remove(self.path)
 
     def remove_file(self, name: str) -> None:
         """Remove a file that is no longer needed, if it is there."""
@@ -110,7 +93,8 @@ class Scratch:
 
     def load(self, name: str, only: Sequence[str] | None = None) -> dict[str, Array]:
         """Return the arrays of a file, or some of them: the others are not read."""
-        with np.load(self.path / f"{name}.npz", allow_pickle=False) as file:
+        path = self.path / f"{name}.npz"
+        with _explaining(path), path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             return {key: file[key] for key in (file.files if only is None else only)}
 
     def save_rows(self, name: str, shape: tuple[int, int], parts: Iterable[Floats]) -> None:
@@ -128,7 +112,9 @@ class Scratch:
 
     def mapped(self, name: str) -> Array:
         """Return the array of NAME.npy, of which only what is used is read."""
-        array: Array = np.load(self.path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        path = self.path / f"{name}.npy"
+        with _explaining(path):
+            array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
 
     @contextmanager
@@ -162,24 +148,38 @@ class Scratch:
         return content
 
 
-def _take(lock: IO[bytes]) -> bool:
-    """Lock a file until it is closed; return whether that was possible."""
-    if fcntl is None:
-        return True
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    """Turn errors of a damaged file into an InputError that says what to do."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+        yield
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):  # what NumPy raises
+        raise InputError(f"{path} is damaged; begin anew without resume") from None
 
 
-def _check_same(found: dict[str, Any], wanted: dict[str, Any], folder: Path) -> None:
-    """Raise InputError if the work in a folder is of another valuation."""
-    differing = [name for name in wanted if found.get(name) != wanted[name]]
-    if differing:
+def _find(outer: Path, wanted: dict[str, Any]) -> Path | None:
+    """Return the folder of an interrupted valuation, None if there is none; raise InputError if it is of another."""
+    whole = (path for path in workfolder.find(outer) if not workfolder.is_being_removed(path))
+    found = {path: identity for path in whole if (identity := _read_identity(path / _IDENTITY))}
+    same = next((path for path, identity in found.items() if identity == wanted), None)
+    if found and same is None:
+        other = next(iter(found.values()))
+        differing = [name for name in {**wanted, **other} if other.get(name) != wanted.get(name)]
         raise InputError(
-            f"{folder} holds the work of another valuation, with another {' and '.join(differing)}; continue with the "
+            f"{outer} holds the work of another valuation, with another {' and '.join(differing)}; continue with the "
             "same arguments, or begin anew without resume"
         )
+    return same
+
+
+def _read_identity(path: Path) -> dict[str, Any] | None:
+    """Return the identity in a file, None if a valuation was interrupted before it had one."""
+    try:
+        content = json.loads(read_whole(path, _MOST_IDENTITY))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged; begin anew without resume")
+    return content

@@ -97,7 +97,7 @@ def value(
         memory: the bytes that each process may take, a number or such as "4GB", for trainings larger than memory: they
             are cut into pieces on disk. By default everything is held in memory; on an executor, 1 GB.
         scratch: the folder for the pieces, as large as twice the uploads, which all workers see; by default `.valuing`
-            in the folder of the transcript. It is removed at the end.
+            in the folder of the transcript. What is kept there is removed at the end, and nothing else.
         resume: continue from the pieces, sweeps and sums that an interrupted valuation left in the scratch folder.
 
     >>> with Recorder(None, labels=[0, 1, 1, 0], clients=["bank", "telco"]) as recorder:
