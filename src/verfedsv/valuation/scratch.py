@@ -160,7 +160,7 @@ def _explaining(path: Path) -> Iterator[None]:
 def _find(outer: Path, wanted: dict[str, Any]) -> Path | None:
     """Return the folder of an interrupted valuation, None if there is none; raise InputError if it is of another."""
     whole = (path for path in workfolder.find(outer) if not workfolder.is_being_removed(path))
-    found = {path: identity for path in whole if (identity := _read_identity(path / _IDENTITY))}
+    found = {path: identity for path in whole if (identity := _read_identity(path / _IDENTITY)) is not None}
     same = next((path for path, identity in found.items() if identity == wanted), None)
     if found and same is None:
         other = next(iter(found.values()))
