@@ -1,5 +1,6 @@
 """Whoever should not get in does not, and the log has the reason; each case with a real server and mutual TLS."""
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -307,6 +308,22 @@ def test_who_says_nothing_is_hung_up_on(guarded, monkeypatch):
     slow.send(framed(b"\x08", more=True))
     assert [each.end() for each in (silent, slow)] == [("DEADLINE_EXCEEDED", "no message in 0.3 seconds")] * 2
     assert guarded.logged("no message in 0.3 seconds") == "telco"
+
+
+def test_a_client_does_not_hold_all_places():
+    """Connections that have said who they are count until they end, also those whose client takes nothing."""
+    own = reception.Reception(["telco", "shop"], lambda _: "telco", lambda _: None, lambda _: None)
+    with contextlib.ExitStack() as open_calls:
+        for _ in range(reception._MOST_CALLS):
+            open_calls.enter_context(own.one_more_call("telco"))
+        with (
+            pytest.raises(reception.Refused, match="4 connections of this client are open"),
+            own.one_more_call("telco"),
+        ):
+            pass
+        open_calls.enter_context(own.one_more_call("shop"))
+    with own.one_more_call("telco"):
+        pass
 
 
 def test_many_silent_connections_of_a_client_are_too_many(guarded):

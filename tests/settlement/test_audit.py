@@ -47,6 +47,17 @@ def flip(path, position, bit):
     path.write_bytes(content)
 
 
+def test_the_work_of_a_valuation_is_no_evidence(run):
+    """What an interrupted one left in the transcript's folder is neither signed nor an addition."""
+    work = run / "transcript" / ".valuing" / "valuation-1"
+    work.mkdir(parents=True)
+    (work / "piece-0.bin").write_bytes(b"some")
+    assert audit(run).passes
+    sign(run)
+    shutil.rmtree(work.parent)
+    assert audit(run).passes
+
+
 def test_a_true_statement_passes(run):
     """The checks are signature, chain, files, what was agreed, values and payouts, in this order."""
     result = audit(run / "statement.json", public_key=read_public_key(run.parent / "consortium.pub"))

@@ -207,10 +207,11 @@ class Hub:
             certificate = certificate_of(context)
             name = self._reception.identify(certificate)
             hello = await self._reception.greet(name, incoming)
-            await _write(context, self._welcome(hello.name))
-            if hello.purpose != "check":
-                await self._catch_up(hello, incoming, context)
-                await self._serve(hello, certificate, incoming, context)
+            with self._reception.one_more_call(hello.name):
+                await _write(context, self._welcome(hello.name))
+                if hello.purpose != "check":
+                    await self._catch_up(hello, incoming, context)
+                    await self._serve(hello, certificate, incoming, context)
         except Refused as refused:
             self._on_event(Event("refused", name or str(context.peer()), str(refused)))
             await context.abort(refused.code, refused.told)

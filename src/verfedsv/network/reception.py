@@ -25,6 +25,9 @@ _PATIENCE = 30.0
 _MOST_GREETING = 8
 """Connections of a client that may be without a first message."""
 
+_MOST_CALLS = 4
+"""Connections of a client that have said who they are: the present one, and such as are not known to be gone."""
+
 
 class Refused(Exception):  # noqa: N818  # not an error of the server's
     """A connection is refused, with the code that gRPC has for it.
@@ -52,6 +55,7 @@ class Reception:
     ) -> None:
         self._clients, self._admit, self._accept, self._live = clients, admit, accept, live
         self._greeting: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
 
     def identify(self, certificate: bytes | None) -> str:
         """Return who is calling, by the certificate; an empty name without TLS."""
@@ -98,6 +102,20 @@ class Reception:
             yield
         finally:
             self._greeting[name] -= 1
+
+    @contextlib.contextmanager
+    def one_more_call(self, name: str) -> Iterator[None]:
+        """Count a connection until it ends; raise Refused if a client has too many.
+
+        gRPC cannot end a call whose client takes nothing that is written to it.
+        """
+        if self._calls[name] >= _MOST_CALLS:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{_MOST_CALLS} connections of this client are open")
+        self._calls[name] += 1
+        try:
+            yield
+        finally:
+            self._calls[name] -= 1
 
     async def _read(self, name: str, incoming: AsyncIterator[bytes]) -> Hello:
         try:

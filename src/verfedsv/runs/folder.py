@@ -23,6 +23,7 @@ from verfedsv.transcript.reader import folder_of
 from verfedsv.transcript.storage import LOCK, is_being_written, refuse_links
 from verfedsv.untrusted import read_json
 from verfedsv.valuation import Valuation
+from verfedsv.valuation.scratch import FOLDER as SCRATCH
 
 CONFIG, METRICS, NOTES, IDENTITY = "config.toml", "metrics.jsonl", "notes.json", "identity.txt"
 CHECKPOINTS, VALUATION, STATEMENT = "checkpoints", "valuation.json", "statement.json"
@@ -291,7 +292,7 @@ class RunFolder:
                 raise InputError(f"{path} is not a regular file; move it away, it is not part of a run")
 
     def find_files(self) -> dict[str, Path]:
-        """Return every file in the folder, by its path from there.
+        """Return every file in the folder, by its path from there, but for the work of a valuation under way.
 
         Raises InputError for anything but files and folders, since the target of a link may change unseen, and for
         names that are not UTF-8, which JSON cannot hold.
@@ -319,7 +320,7 @@ class RunFolder:
                 raise InputError(
                     f"{name!r} is nested too deeply: at most {_MOST_NESTED} levels of folders are allowed; move it away"
                 )
-            inner = [path for folder in folders for path in folder.iterdir()]
+            inner = [path for folder in folders for path in folder.iterdir() if path.name != SCRATCH]
             found += inner
             folders, n_nested = [path for path in inner if path.is_dir() and not path.is_symlink()], n_nested + 1
         return found
@@ -357,12 +358,14 @@ class RunFolder:
     def is_evidence(name: str) -> bool:
         """Return whether a file, by its path from the folder, is written by a run or a recorder itself.
 
-        Everything in the folder of a transcript counts.
+        Everything in the folder of a transcript counts, but for the work of a valuation, which no one signs.
 
         >>> [RunFolder.is_evidence(name) for name in ("transcript/notes.txt", "valuation.json", "report.html")]
         [True, True, False]
         """
         first, *more = PurePosixPath(name).parts
+        if SCRATCH in more:
+            return False
         if more:
             return first in (FOLDER, CHECKPOINTS, fmt.TENSORS)
         return first in (*FILES, LOCK) or fmt.is_file_of_transcript(first)

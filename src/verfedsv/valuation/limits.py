@@ -27,6 +27,9 @@ BASE = 300_000_000
 
 DEFAULT_MEMORY = 1_000_000_000
 
+_OF_PIECE = 8
+"""How many times the size of a piece a task has room for: merging takes up to seven."""
+
 CUTS = "cuts"
 """The file that says how a training was cut."""
 
@@ -49,12 +52,12 @@ class Partitioning:
         return (self.memory - BASE) // self.at_once
 
     def n_pieces(self, n_bytes: int) -> int:
-        """Return the number of pieces of a part of a transcript of so many bytes: tasks may hold seven of a piece."""
-        return max(1, -(-8 * n_bytes // (self.of_task * N_PARTS)))
+        """Return the number of pieces of a part of a transcript of that many bytes."""
+        return max(1, -(-_OF_PIECE * n_bytes // (self.of_task * N_PARTS)))
 
     def least_of(self, n_bytes: int, n_pieces: int) -> int:
         """Return the memory with which a transcript of that many bytes is cut into at most so many pieces."""
-        return BASE + self.at_once * -(-5 * n_bytes // n_pieces)
+        return BASE + self.at_once * -(-_OF_PIECE * n_bytes // n_pieces)
 
     def check(self, largest_round: int) -> None:
         """Raise InputError if there is too little memory for the tasks."""
