@@ -67,6 +67,8 @@ class Session:
     async def carry(self, incoming: AsyncIterator[bytes], context: Any) -> None:
         """Carry messages until either side ends it; raise Refused if it was for the client's doing."""
         self._writing = asyncio.ensure_future(self._write(context))
+        # A write fails if the client is gone, which is no error, but asyncio would log it.
+        self._writing.add_done_callback(lambda writing: writing.cancelled() or writing.exception())
         tasks = [
             asyncio.ensure_future(self._listen(incoming)),
             asyncio.ensure_future(self._is_over.wait()),
@@ -77,7 +79,7 @@ class Session:
         finally:
             for task in tasks:
                 task.cancel()
-        _raise_first(done - {self._writing})  # a write fails if the client is gone, which is no error
+        _raise_first(done - {self._writing})
         if self._refused is not None:
             raise self._refused
 
@@ -95,8 +97,7 @@ class Session:
             self.say(last)
         self._outbox.put_nowait(None)
         await asyncio.wait([self._writing], timeout=_LAST_WORDS)
-        if not self._writing.cancel() and not self._writing.cancelled():
-            self._writing.exception()  # or asyncio would log it
+        self._writing.cancel()
 
     async def _write(self, context: Any) -> None:
         while (content := await self._outbox.get()) is not None:
