@@ -121,3 +121,13 @@ def test_cautions_on_columns_are_notes(serving, consortium):
     (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
     state, text = states(call("doctor", serving, *OPTIONS))["columns"]
     assert (state, "no values in 'empty'" in text) == ("note", True)
+
+
+@pytest.mark.parametrize(("n_different", "state"), [(60, "ok"), (61, "note")])
+def test_text_that_a_training_may_refuse_is_a_note(serving, consortium, n_different, state):
+    """From half of the limit on, as common rows are fewer: here 61 different values in 240 rows."""
+    lines = ["id,x,employer", *(f"{own},{own % 7},name {own % n_different}" for own in range(240))]
+    (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
+    found = states(call("doctor", serving, *OPTIONS))["columns"]
+    assert found[0] == state
+    assert ("'employer' is text with 61 different values in 240 rows" in found[1]) == (state == "note")

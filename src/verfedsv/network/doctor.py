@@ -18,7 +18,7 @@ import numpy as np
 from verfedsv._version import __version__
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
-from verfedsv.data.tables import read_columns
+from verfedsv.data.tables import find_many_categories, read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.network.belonging import check_training
 from verfedsv.network.certificates import Certificate, read_certificates, shown_time
@@ -61,6 +61,8 @@ def check_features(file: ClientFile) -> Iterator[Check]:
     yield Check("columns", "ok", read.note.partition("; ")[2])
     for caution in read.cautions:
         yield Check("columns", "note", caution.partition(": ")[2])
+    for doubt in find_many_categories(file, source):
+        yield Check("columns", "note", doubt)
 
 
 def _check_ids(ids: Ids, file: ClientFile) -> Check:

@@ -103,7 +103,9 @@ class Joining:
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             end = link.run()
-            while not end.is_finished and self._predict is None:
+            while not end.is_finished and isinstance(member, Member):
+                if member.unusable:
+                    raise InputError(member.unusable)
                 on_event(f"{end.reason}; waiting for it")
                 end = link.run()
         finally:
