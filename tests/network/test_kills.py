@@ -126,9 +126,7 @@ def test_kills_at_random_moments(consortium, undisturbed, kind):
         n_done += kill_at_random(whole, min(KILLS_EACH, N_KILLS - n_done), rng)
         bring_to_end(whole)
         check(whole, is_repeated=kind != "real")
-        if kind == "aligning":
-            assert sum(record[0] == "Stamp" for record in whole.records()) == 300
-        elif kind != "real":
+        if kind != "real":
             assert whole.records() == undisturbed(kind)
     print(f"{kind}: {n_done} kills in {number} trainings")  # noqa: T201
 
