@@ -1,4 +1,5 @@
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -98,6 +99,26 @@ def test_nobody_listens(consortium):
     assert "server" not in found
     result = call("doctor", "no-such-host.invalid:8443", *OPTIONS)
     assert states(result)["host"][0] == "bad"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "foo:", "https://127.0.0.1:8443"])
+def test_what_is_no_address_is_a_wrong_option(consortium, address):
+    """Of the server as well as of a client: never another port, and never a traceback."""
+    for command in (["serve"], ["doctor", "--json"]):
+        done = call(*command, consortium.config, "--address", address)
+        assert (done.returncode, "--address should be HOST:PORT" in done.stderr) == (2, True), done.stderr
+    if ":" in address:
+        done = call("doctor", address, *OPTIONS)
+        assert (done.returncode, "the address of the server should be HOST:PORT" in done.stderr) == (2, True)
+
+
+def test_folders_that_cannot_be_written_to(serving, consortium, monkeypatch):
+    """As on a file system that is read only: a client's, the server's, and its private one."""
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert states(call("doctor", serving, *OPTIONS))["folder"][0] == "bad"
+    found = states(call("doctor", str(consortium.config), "--json"))
+    assert found["folder"][0] == found["private"][0] == "bad"
+    assert "cannot be written to" in found["private"][1]
 
 
 def test_the_server_before_the_day(consortium):

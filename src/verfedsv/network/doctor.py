@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -83,14 +84,16 @@ def read_own(path: Path) -> Certificate:
     return next(each for each in read_certificates(path) if not each.authority)
 
 
-def check_folder(folder: Path) -> Check:
-    """Check that a folder can be written to, and how much room there is."""
+def check_folder(folder: Path, what: str = "folder") -> Check:
+    """Check that a folder can be written to, or be made, and how much room there is."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not place.is_dir():
-        return Check("folder", "bad", f"{place} is not a folder; name another")
+        return Check(what, "bad", f"{place} is not a folder; name another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Check(what, "bad", f"{place} cannot be written to; name another folder, or let its owner permit it")
     free = shutil.disk_usage(place).free
     text = f"{folder}, with {free / 2**30:,.1f} GB free"
-    return Check("folder", "ok" if free > _ROOM else "note", text)
+    return Check(what, "ok" if free > _ROOM else "note", text)
 
 
 def check_host(address: str) -> Check:

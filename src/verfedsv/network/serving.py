@@ -70,6 +70,11 @@ class NetworkRun(Run):
                 "[server], and leave out the files of clients on other machines"
             )
         self.server_section: ServerSection = config.server
+        if self.private.resolve().is_relative_to(self.folder.resolve()):
+            raise InputError(
+                f"server.private, {self.private}, must not be in the folder of the run, {self.folder}: auditors may "
+                "get that one, and the private one has ids; name another, or leave private out"
+            )
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.check: Callable[[], None] = lambda: None
         self._start, self._away = "", set[str]()
