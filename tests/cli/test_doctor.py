@@ -1,4 +1,5 @@
 import json
+import os
 from functools import partial
 
 import numpy as np
@@ -100,6 +101,26 @@ def test_nobody_listens(consortium):
     assert states(result)["host"][0] == "bad"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "foo:", "https://127.0.0.1:8443"])
+def test_what_is_no_address_is_a_wrong_option(consortium, address):
+    """Of the server as well as of a client: never another port, and never a traceback."""
+    for command in (["serve"], ["doctor", "--json"]):
+        done = call(*command, consortium.config, "--address", address)
+        assert (done.returncode, "--address should be HOST:PORT" in done.stderr) == (2, True), done.stderr
+    if ":" in address:
+        done = call("doctor", address, *OPTIONS)
+        assert (done.returncode, "the address of the server should be HOST:PORT" in done.stderr) == (2, True)
+
+
+def test_folders_that_cannot_be_written_to(serving, consortium, monkeypatch):
+    """As on a file system that is read only: a client's, the server's, and its private one."""
+    monkeypatch.setattr(os, "access", lambda _, mode: not mode & os.W_OK)
+    assert states(call("doctor", serving, *OPTIONS))["folder"][0] == "bad"
+    found = states(call("doctor", str(consortium.config), "--json"))
+    assert found["folder"][0] == found["private"][0] == "bad"
+    assert "cannot be written to" in found["private"][1]
+
+
 def test_the_server_before_the_day(consortium):
     """Configuration, certificate, labels, folder and port; what is missing is said with what to do."""
     result = call("doctor", str(consortium.config), "--json")
@@ -121,3 +142,13 @@ def test_cautions_on_columns_are_notes(serving, consortium):
     (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
     state, text = states(call("doctor", serving, *OPTIONS))["columns"]
     assert (state, "no values in 'empty'" in text) == ("note", True)
+
+
+@pytest.mark.parametrize(("n_different", "state"), [(60, "ok"), (61, "note")])
+def test_text_that_a_training_may_refuse_is_a_note(serving, consortium, n_different, state):
+    """From half of the limit on, as common rows are fewer: here 61 different values in 240 rows."""
+    lines = ["id,x,employer", *(f"{own},{own % 7},name {own % n_different}" for own in range(240))]
+    (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
+    found = states(call("doctor", serving, *OPTIONS))["columns"]
+    assert found[0] == state
+    assert ("'employer' is text with 61 different values in 240 rows" in found[1]) == (state == "note")

@@ -30,6 +30,23 @@ def test_columns_are_looked_at_before_connecting(tmp_path, options, says):
 
 
 @pytest.mark.parametrize(
+    ("column", "says"),
+    [
+        (pa.array([f"person {own}" for own in range(60)]), "column 'x' is text with 60 different values in 60"),
+        (pa.array([0.1, float("inf"), *[0.2] * 58]), "column 'x' has infinite numbers"),
+    ],
+)
+def test_cells_are_looked_at_before_connecting(tmp_path, column, says):
+    """What no training could take is refused, without a folder or a connection."""
+    pyarrow.parquet.write_table(pa.table({"id": range(60), "x": column}), tmp_path / "shop.parquet")
+    own = ["--features", tmp_path / "shop.parquet", "--folder", tmp_path / "shop", "--name", "shop", "--insecure"]
+    done = call("join", "127.0.0.1:1", *own, "--patience", "0")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.parametrize(
     ("content", "share"),
     [
         (b'{"share": 0.25}', 0.25),

@@ -1,9 +1,10 @@
 import signal
 
+import numpy as np
 import pytest
 
 from tests.cli.inprocess import call
-from tests.network.consortium import Consortium
+from tests.network.consortium import Consortium, write_csv
 
 
 @pytest.fixture
@@ -41,6 +42,22 @@ def test_ids_that_cannot_be_aligned(consortium):
     assert "error: no id can be common" in consortium.log("serve")
     consortium.wait_for(lambda: "its operator knows why" in consortium.log("telco"))
     assert "no id can be common" not in consortium.log("telco")
+
+
+def test_a_client_whose_columns_cannot_be_used(consortium):
+    """Its owner reads why, and it ends; the server and its log are told only whose columns they are."""
+    rng, n_rows = np.random.default_rng(0), 640
+    employers = [f"secret {own}" if own < 240 else "none" for own in range(n_rows)]  # 240 ids are common
+    write_csv(consortium.folder / "telco.csv", np.arange(n_rows), 3, rng, employer=employers)
+    consortium.start_all()
+    consortium.wait_for(lambda: consortium.is_over("serve") and consortium.is_over("telco"))
+    assert [consortium.processes[name][0].returncode for name in ("serve", "telco")] == [2, 2]
+    assert "'telco' cannot begin: its columns or files cannot be used; its owner has" in consortium.log("serve")
+    assert "secret" not in consortium.log("serve")
+    assert "employer" not in consortium.log("serve")
+    assert "error: " in consortium.log("telco")
+    assert "column 'employer' is text with 192 different values" in consortium.log("telco")
+    assert not consortium.is_over("shop")
 
 
 def test_interrupted_while_a_client_is_away_from_the_alignment(consortium):

@@ -12,8 +12,11 @@ import time
 import numpy as np
 
 import verfedsv
+from verfedsv.network.label_file import ORDER_KEY
 
 N_SAMPLES = 240
+ORDER = bytes(range(32))
+"""The key of the order of samples, so that trainings can be compared."""
 
 
 def free_port():
@@ -57,7 +60,15 @@ class Consortium:
         self.config = folder / "consortium.toml"
         self.config.write_text(written + own + others + extra, encoding="utf-8")
         self.run = folder / "run"
+        if not self.is_aligned:
+            self.give_key(ORDER)
         self.processes, self._number = {}, 0
+
+    def give_key(self, key):
+        """Give the server the key of the order of samples, before it begins."""
+        private = self.folder / "run.private"
+        private.mkdir(mode=0o700, exist_ok=True)
+        (private / ORDER_KEY).write_bytes(key)
 
     def start(self, name, *options, largest_file=None):
         """Start the server (`serve`) or a client, in a process of its own, whose files may have so many bytes.

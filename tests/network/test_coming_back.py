@@ -10,12 +10,15 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+from tests.cli.inprocess import call
 from tests.network.rehearsal import Killed, RandomKills, Rehearsal, wait_until
+from verfedsv.cli import EXIT_MISSING
 from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation.messages import Embed, Gradients, Predict, Restore, Save
 from verfedsv.network import messages as net
 from verfedsv.network.journal import Journal
 from verfedsv.network.member import Member
+from verfedsv.network.serving import NetworkRun
 from verfedsv.settlement.audit import audit
 
 SHORT = {"rounds": 30, "evaluate_every": 5}
@@ -204,6 +207,28 @@ def test_who_was_away_gets_its_results_later(tmp_path):
     assert {message.client for message in asked} == {"shop"}
     assert {path.name for path in received.iterdir()} == {"value.json", "uploads.extract"}
     assert whole.records() == before
+
+
+def test_a_service_serves_who_missed_its_results(tmp_path, monkeypatch):
+    """The command ends with the code after which systemd starts it again, and then waits for that client."""
+    whole, finish = Rehearsal(tmp_path, training=SHORT), NetworkRun.finish
+
+    def leave(_, message, is_done):
+        if isinstance(message, net.Deliver) and not is_done:
+            whole.parties["shop"].is_stopped = True
+            raise Killed
+
+    whole.join("telco")
+    whole.join("shop", tap=leave)
+    monkeypatch.setattr(NetworkRun, "finish", lambda self, key: finish(self, key, 1.0))
+    done = call("serve", whole.config, "--insecure")
+    assert (done.returncode, done.stderr) == (EXIT_MISSING, "")
+    assert "shop was not there to get its results" in done.stdout
+    monkeypatch.undo()
+    whole.join("shop")
+    assert call("serve", whole.config, "--insecure").returncode == 0
+    whole.wait_for_parties()
+    assert (tmp_path / "of-shop" / "received" / "value.json").exists()
 
 
 def test_who_has_lost_its_results_gets_them_again(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def bring_to_end(whole):
     """Wait until all parties have ended; the server is started again for those that missed its end."""
     whole.wait_for(lambda: whole.is_over("serve"), 180)
     for _ in range(3):
-        assert whole.processes["serve"][0].returncode == 0, whole.log("serve")
+        assert whole.processes["serve"][0].returncode in (0, EXIT_MISSING), whole.log("serve")
         end = time.monotonic() + 3
         while time.monotonic() < end and not all(map(whole.is_over, whole.clients)):
             time.sleep(0.05)
@@ -126,9 +126,7 @@ def test_kills_at_random_moments(consortium, undisturbed, kind):
         n_done += kill_at_random(whole, min(KILLS_EACH, N_KILLS - n_done), rng)
         bring_to_end(whole)
         check(whole, is_repeated=kind != "real")
-        if kind == "aligning":
-            assert sum(record[0] == "Stamp" for record in whole.records()) == 300
-        elif kind != "real":
+        if kind != "real":
             assert whole.records() == undisturbed(kind)
     print(f"{kind}: {n_done} kills in {number} trainings")  # noqa: T201
 

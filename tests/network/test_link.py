@@ -55,12 +55,15 @@ def test_nobody_is_there(keys):
 
 
 @pytest.mark.parametrize(
-    "address", ["bank.example", "bank.example:", ":8443", "bank.example:http", "bank.example:99999"]
+    "address",
+    ["bank.example", "bank.example:", ":8443", "bank.example:http", "bank.example:99999", "bank.example:0"],
 )
 def test_addresses_that_are_none(address, tmp_path):
     """A port above 65535 would be another one."""
-    with pytest.raises(InputError, match=r"HOST:PORT, a port from 1 to 65535"):
+    with pytest.raises(InputError, match=r"HOST:PORT, such as .*; ports are from 1 to 65535"):
         Joining(address, tmp_path, "id")
+    with pytest.raises(InputError, match="without a scheme such as https://"):
+        Joining(f"http://{address}", tmp_path, "id")
 
 
 def test_a_second_connection_of_a_client_is_explained():

@@ -14,6 +14,7 @@ from verfedsv.federation.messages import Done, Embed, Embeddings, Gradients, Pre
 from verfedsv.network import messages as net
 from verfedsv.network.belonging import newest_checkpoint
 from verfedsv.network.member import Member
+from verfedsv.network.refusing import WITHHELD
 
 LEARNING = net.Learning("linear", 32, 1, 0, 0.1, "constant", "sgd", 0.9, "standardise")
 
@@ -87,6 +88,28 @@ def test_no_row_is_used_before_an_alignment(tmp_path):
         assert "with --aligned" in answers[0].reason if not aligned else "server gets 64 numbers" in said[-1]
 
 
+def test_reasons_show_the_server_nothing_of_the_file(tmp_path):
+    """No cell, no name of a column and no path, whichever rows it asks for: those are in the client's own log."""
+    path, said, n_rows = tmp_path / "telco.csv", [], 400
+    secrets = [f"secret {own}" if own < 80 else "none" for own in range(n_rows)]
+    write_csv(path, np.arange(n_rows), 1, np.random.default_rng(0), employer=secrets)
+    member = Member("telco", ClientFile(path, "id"), tmp_path / "folder", aligned=True, on_event=said.append)
+    few, answers = np.arange(80), []
+    message = net.Begin("telco", 0, 1, "few rows", few, np.zeros(80, np.uint8), LEARNING, 10)
+    answers.append(member.answer(message))
+    assert "'employer'" in said[-1]
+    assert "'secret 0'" in said[-1]
+    assert "'employer'" in member.unusable
+    everything = np.arange(n_rows)
+    assert isinstance(member.answer(replace(message, samples=everything, is_test=np.zeros(n_rows, np.uint8))), Done)
+    assert not member.unusable
+    answers += [member.answer(Restore("telco", 7, 5)), member.answer(Predict("telco", 1, 6, np.array(3)))]
+    assert str(tmp_path) in said[-2]
+    member.close()
+    told = "samples must be a list of whole numbers; received int64 ()"
+    assert [answer.reason for answer in answers] == [WITHHELD, WITHHELD, told]
+
+
 def test_what_was_received_is_never_replaced(member, tmp_path):
     """Another file of the same name gets a number, up to a limit; the same one is kept once."""
     for n, content in enumerate([b"first", b"second", b"first", b"second"]):
@@ -98,7 +121,7 @@ def test_what_was_received_is_never_replaced(member, tmp_path):
     for n in range(18):
         assert isinstance(member.answer(net.Deliver("telco", 0, n, "statement.json", b"%d" % n)), Done)
     refusal = member.answer(net.Deliver("telco", 0, 99, "statement.json", b"one too many"))
-    assert "move them away" in refusal.reason
+    assert refusal.reason == WITHHELD
     assert len([*received.iterdir()]) == 20
 
 

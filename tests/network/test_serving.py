@@ -13,6 +13,7 @@ from verfedsv.errors import InputError, MissingClientError
 from verfedsv.federation import Client
 from verfedsv.federation.messages import Embed, Embeddings, Restore, Save
 from verfedsv.network.member import Member
+from verfedsv.network.serving import NetworkRun
 from verfedsv.report.reading import facts_of
 from verfedsv.runs.folder import RunFolder
 from verfedsv.valuation.verdict import judge
@@ -43,6 +44,15 @@ def test_watch_follows_a_run_over_a_network(tmp_path):
     assert states[0]["n_rounds"] == 0
     assert states[-1]["n_rounds"] == 30
     assert {"bank", "telco", "shop"} <= {cell[0] for row in states[-1]["table"]["rows"] for cell in row}
+
+
+@pytest.mark.parametrize("private", ["run", "run/ids", "other/../run", "link/ids"])
+def test_what_is_private_is_not_in_the_folder_of_the_run(tmp_path, private):
+    """Which auditors get: by no detour, and the operator is told before anything is written."""
+    whole = Rehearsal(tmp_path, server={"private": private}, data={"aligned": True})
+    (tmp_path / "link").symlink_to(tmp_path / "run", target_is_directory=True)
+    with pytest.raises(InputError, match="must not be in the folder of the run"):
+        NetworkRun.of_file(whole.config)
 
 
 def test_who_left_is_asked_for_its_checkpoint(tmp_path):

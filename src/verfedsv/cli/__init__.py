@@ -12,12 +12,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from verfedsv._version import __version__
-from verfedsv.cli.options import EXIT_INTERRUPTED, Command, Group
+from verfedsv.cli.options import EXIT_INTERRUPTED, EXIT_MISSING, Command, Group
 from verfedsv.errors import MissingClientError, UnreachableError, VerfedsvError
 
 EXIT_BAD_INPUT = 2
-EXIT_MISSING = 3
-"""Another party was missing: the server could not be reached, or a client did not answer."""
 
 COMMANDS = (
     "demo",

@@ -65,6 +65,9 @@ def doctor(
     if path.suffix == ".toml" or path.exists():
         found = _at_server(path, address, keys, insecure, passphrase_file)
     elif ":" in what:
+        from verfedsv.network.joining import dialled
+
+        dialled(what)
         files = certificate, key, authority
         file = (
             None if features is None else ClientFile(features, id_column, None if columns is None else tuple(columns))
@@ -142,10 +145,10 @@ def _at_server(
 
     try:
         run = NetworkRun.of_file(path)
-        run.listen_at(address, keys)
     except VerfedsvError as error:
         yield Check("config", "bad", str(error))
         return
+    run.listen_at(address, keys)
     yield Check("config", "ok", f"{path}: clients {', '.join(run.others)}")
     section = run.server_section
     try:
@@ -170,6 +173,7 @@ def _at_server(
             yield Check("signing", "ok", str(section.signing_key))
         run.check_folder(resume=run.is_begun)
         yield checks.check_folder(run.folder)
+        yield checks.check_folder(run.private, "private")
     except VerfedsvError as error:
         yield Check("run", "bad", str(error))
     yield checks.check_port_free(section.address)

@@ -13,6 +13,8 @@ from verfedsv.errors import InputError
 from verfedsv.gpu.devices import Device
 
 EXIT_INTERRUPTED = 130
+EXIT_MISSING = 3
+"""Another party was missing: the server could not be reached, or a client did not answer."""
 """The exit code of a command that Ctrl-C ended."""
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")]

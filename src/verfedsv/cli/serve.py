@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
-from verfedsv.cli.options import EXIT_INTERRUPTED, AsJson
+from verfedsv.cli.options import EXIT_INTERRUPTED, EXIT_MISSING, AsJson
 from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
@@ -50,8 +50,8 @@ def serve(
     it continues; if it is finished, clients that were away get their results. Ctrl-C stops after the current round; the
     same command continues. With --json, every event and evaluation is a line of JSON.
 
-    Exit codes: 0 done; 2 the configuration, a file or a certificate cannot be used; 3 a client was missing; 130 stopped
-    by Ctrl-C. Messages explain why.
+    Exit codes: 0 done; 2 the configuration, a file or a certificate cannot be used; 3 a client was missing, during
+    the training or for its results; 130 stopped by Ctrl-C. Messages explain why.
 
     Example: verfedsv serve consortium.toml
     """
@@ -104,6 +104,8 @@ def serve(
     finally:
         run.close(end)
     run.notify("finished")
+    if missed:
+        raise typer.Exit(EXIT_MISSING)
 
 
 def _say_to(console: Console) -> Callable[[str], None]:

@@ -32,6 +32,12 @@ def count_categories(values: pa.ChunkedArray, name: str, path: Path) -> int:
     return len(found)
 
 
+def approaches_limit(values: pa.ChunkedArray) -> int:
+    """Return the number of distinct values if it is more than half of what is refused, else 0."""
+    found = len(pc.unique(values.drop_null()))
+    return found if 2 * found > max(MANY, FRACTION_OF_ROWS * len(values)) else 0
+
+
 def _look_for_numbers(found: pa.Array) -> str:
     """Return a sentence if most of these values are numbers or look like numbers, else nothing."""
     if others := _others_if_few(found, NUMBER):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from verfedsv.arrays import Array
-from verfedsv.data.categories import count_categories
+from verfedsv.data.categories import MANY, approaches_limit, count_categories
 from verfedsv.data.cautions import caution, caution_untrained, caution_zeros, refuse_untrained
 from verfedsv.data.labels import WrittenLabels, interpret, read_labels
 from verfedsv.data.libsvm import LibsvmRows
@@ -266,12 +266,32 @@ def _read_columns(
 
 
 def check_columns(file: ClientFile, source: Source) -> None:
-    """Raise an error if a column to take is not in a client's file, or is of a type that cannot be a feature."""
+    """Raise an error if a column to take is not in a client's file, or cannot be a feature with all of its rows.
+
+    A training takes fewer rows, so that it may refuse a column of text that passes here. The opposite needs fewer than
+    about a hundred common rows: the part of values that are distinct grows as rows are left out at random.
+    """
     if isinstance(source, TableRows):
         for name in _feature_names(source.table, file, {file.id_column}):
-            kind = source.table.schema.field(name).type
-            if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):
-                raise _not_a_feature(file.path, name, kind)
+            values = source.table.column(name)
+            if is_number(values.type):
+                as_floats(values, name, file.path)
+            elif is_text(values.type):
+                count_categories(values, name, file.path)
+            elif not pa.types.is_null(values.type):
+                raise _not_a_feature(file.path, name, values.type)
+
+
+def find_many_categories(file: ClientFile, source: TableRows) -> Iterator[str]:
+    """Yield a sentence on each column of text that a training may refuse, as it takes fewer rows."""
+    for name in _feature_names(source.table, file, {file.id_column}):
+        values = source.table.column(name)
+        if is_text(values.type) and (n_categories := approaches_limit(values)):
+            yield (
+                f"column {name!r} is text with {n_categories:,} different values in {len(values):,} rows. A training "
+                f"takes only the rows that all parties have, and refuses text with more than {MANY} different values "
+                "in fewer than twice as many training rows: clean it, or leave it out by naming those to take (columns)"
+            )
 
 
 def _not_a_feature(path: Path, name: str, kind: pa.DataType) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
@@ -18,7 +19,7 @@ import numpy as np
 from verfedsv._version import __version__
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
-from verfedsv.data.tables import read_columns
+from verfedsv.data.tables import find_many_categories, read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.network.belonging import check_training
 from verfedsv.network.certificates import Certificate, read_certificates, shown_time
@@ -61,6 +62,8 @@ def check_features(file: ClientFile) -> Iterator[Check]:
     yield Check("columns", "ok", read.note.partition("; ")[2])
     for caution in read.cautions:
         yield Check("columns", "note", caution.partition(": ")[2])
+    for doubt in find_many_categories(file, source):
+        yield Check("columns", "note", doubt)
 
 
 def _check_ids(ids: Ids, file: ClientFile) -> Check:
@@ -81,14 +84,16 @@ def read_own(path: Path) -> Certificate:
     return next(each for each in read_certificates(path) if not each.authority)
 
 
-def check_folder(folder: Path) -> Check:
-    """Check that a folder can be written to, and how much room there is."""
+def check_folder(folder: Path, what: str = "folder") -> Check:
+    """Check that a folder can be written to, or be made, and how much room there is."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not place.is_dir():
-        return Check("folder", "bad", f"{place} is not a folder; name another")
+        return Check(what, "bad", f"{place} is not a folder; name another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return Check(what, "bad", f"{place} cannot be written to; name another folder, or let its owner permit it")
     free = shutil.disk_usage(place).free
     text = f"{folder}, with {free / 2**30:,.1f} GB free"
-    return Check("folder", "ok" if free > _ROOM else "note", text)
+    return Check(what, "ok" if free > _ROOM else "note", text)
 
 
 def check_host(address: str) -> Check:

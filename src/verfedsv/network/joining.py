@@ -9,6 +9,7 @@ from types import FrameType
 
 import grpc
 
+from verfedsv.addresses import check_address
 from verfedsv.data.sources import ClientFile
 from verfedsv.errors import InputError, UnreachableError
 from verfedsv.network.credentials import Credentials, read_credentials
@@ -39,10 +40,7 @@ class Joining:
         predict: Path | None = None,
         aligned: bool = False,
     ) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-            raise InputError(f"the address of the server is HOST:PORT, a port from 1 to 65535; received {address!r}")
-        self._address, self._patience = address, patience
+        self._address, self._patience = dialled(address), patience
         if aligned and predict is not None:
             raise InputError("new rows are always aligned: leave out --aligned")
         if (features is None) == (predict is None):
@@ -103,7 +101,9 @@ class Joining:
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:
             end = link.run()
-            while not end.is_finished and self._predict is None:
+            while not end.is_finished and isinstance(member, Member):
+                if member.unusable:
+                    raise InputError(member.unusable)
                 on_event(f"{end.reason}; waiting for it")
                 end = link.run()
         finally:
@@ -121,6 +121,14 @@ class Joining:
             return NewRowsMember(self.name, self._predict, self._id_column, folder, on_event)
         file = ClientFile(self._features or Path(), self._id_column, self._columns)
         return Member(self.name, file, folder, aligned=self._is_aligned, on_event=on_event)
+
+
+def dialled(address: str) -> str:
+    """Return the address of a server; raise InputError if it cannot be one."""
+    try:
+        return check_address(address, least=1)
+    except ValueError as error:
+        raise InputError(f"the address of the server {error}; received {address!r}") from None
 
 
 def find_certificate(folder: Path) -> Path:

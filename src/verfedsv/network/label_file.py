@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from verfedsv.arrays import Array
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, check_column, read_source
 from verfedsv.errors import InputError
+from verfedsv.files import read_whole, write_whole
 from verfedsv.runs.config import ClientSection, Config
 
-_PART = 100_000
-"""Rows that are hashed at once."""
+ORDER_KEY = "order.key"
+_KEY_BYTES = 32
 
 
 class LabelFile:
@@ -57,34 +58,43 @@ class LabelFile:
         """The ids of its rows."""
         return self.source.ids[0]
 
-    def order(self, rows: Array) -> Array:
+    def order(self, rows: Array, key: bytes) -> Array:
         """Return the order in which the samples in these rows are trained on, whatever their order is in `rows`.
 
-        Each alignment shuffles the samples; by this, the same files give the same test samples and batches. It is that
-        of a hash of the ids, keyed with all ids and labels, which nobody else has: sample numbers, which auditors get,
-        still say nothing about ids.
+        Each alignment shuffles the samples; by this, the same files and key give the same test samples and batches. It
+        is that of a hash of the ids with the `key`. Clients see the order of their own ids, and auditors sample
+        numbers: without the key, neither says anything about other ids or about labels, whatever is guessed.
         """
-        key = self._hash_of_all()
         marks = [
             hashlib.blake2b(own.encode(), key=key).digest() for own in self.ids.values.take(pa.array(rows)).to_pylist()
         ]
         return np.array(sorted(range(len(marks)), key=marks.__getitem__), np.intp)
-
-    def _hash_of_all(self) -> bytes:
-        """Return a hash of all ids with their labels, whatever the order of the rows."""
-        labels, found = (
-            self.source.table.column(str(self._label)).cast(pa.large_string()).combine_chunks(),
-            hashlib.sha256(),
-        )
-        by_id = pc.sort_indices(self.ids.values)
-        for start in range(0, len(by_id), _PART):
-            part = by_id.slice(start, _PART)
-            pairs = zip(self.ids.values.take(part).to_pylist(), labels.take(part).to_pylist(), strict=True)
-            found.update("".join(f"{own}\0{label}\0" for own, label in pairs).encode())
-        return found.digest()
 
     def describe(self) -> str:
         """Return what the file has; raise an error if it cannot be used."""
         column = str(self._label)
         check_column(column, self.file.path, self.source.table)
         return f"{len(self.ids):,} rows in {self.file.path}, labels in column {column!r}"
+
+
+def order_key(folder: Path, *, is_begun: bool) -> bytes:
+    """Return the key of the order of samples, a file in the server's private folder; a new training gets a random one.
+
+    Raises InputError if a training that has begun has lost its key.
+    """
+    path = folder / ORDER_KEY
+    if not path.exists():
+        if is_begun:
+            raise InputError(
+                f"{path} is gone, and with it the order of the samples of the training that has begun: restore it from "
+                "a backup, or begin a new run in another output folder"
+            )
+        write_whole(path, secrets.token_bytes(_KEY_BYTES))
+        path.chmod(0o600)
+    try:
+        key = read_whole(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if len(key) != _KEY_BYTES:
+        raise InputError(f"{path} must have {_KEY_BYTES} random bytes, and has {len(key):,}: restore it from a backup")
+    return key

@@ -27,7 +27,7 @@ from verfedsv.alignment import Aligned, Party, read_aligned, write_aligned
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
 from verfedsv.data.tables import check_columns, read_columns
-from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.errors import InputError
 from verfedsv.federation import Client
 from verfedsv.federation.checkpoints import client_file, path_of_round
 from verfedsv.federation.client_models import ClientModel
@@ -38,6 +38,7 @@ from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.belonging import enter_training, newest_checkpoint, training_of
 from verfedsv.network.journal import Journal
 from verfedsv.network.locking import lock_folder
+from verfedsv.network.refusing import CANNOT, TellableError, refuse, telling
 from verfedsv.network.terms import check_size, client_of, describe_terms
 from verfedsv.texts import listed
 
@@ -93,6 +94,7 @@ class Member:
         self._aligned = self._read_aligned()
         self._journal = Journal(folder / "journal", self.name)
         self.n_planned = self.n_steps = 0
+        self.unusable = ""  # why the columns cannot be trained on, if they cannot
         self.received: list[Path] = []
         self._recall()
         self._say_round()
@@ -134,11 +136,10 @@ class Member:
         """
         try:
             return self._carry_out(message)
-        except (VerfedsvError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            # The server's messages are not trusted: whatever cannot be carried out is refused.
-            text = str(error) if isinstance(error, VerfedsvError) else f"{type(error).__name__}: {error}"
-            self._on_event(f"refused {type(message).__name__}: {text}")
-            return Refusal(message.client, message.round, message.sequence, text)
+        except CANNOT as error:
+            if isinstance(message, net.Begin) and not isinstance(error, TellableError):
+                self.unusable = str(error)
+            return refuse(message, error, self._on_event)
 
     def _carry_out(self, message: Any) -> Any:
         done = Done(message.client, message.round, message.sequence)
@@ -150,14 +151,15 @@ class Member:
             case Embed() | Gradients() | Predict() | Save() | Restore():
                 return self._train(message)
             case _ if isinstance(message, _ALIGNMENT):
-                if isinstance(message, net.StartAlignment):
-                    check_room(self.folder, sum(message.sizes))
-                answer = answer_for(self.party, message)
+                with telling():
+                    if isinstance(message, net.StartAlignment):
+                        check_room(self.folder, sum(message.sizes))
+                    answer = answer_for(self.party, message)
                 if isinstance(message, net.Agree) and self.party.aligned is not None:
                     self._keep_aligned(self.party.aligned)
                 return answer
             case _:
-                raise InputError(f"{type(message).__name__} is not for a client")
+                raise TellableError(f"{type(message).__name__} is not for a client")
         return done
 
     # Alignment
@@ -193,6 +195,7 @@ class Member:
         """Begin a training with a new model."""
         if self._begin is not None and self._begin.start == message.start:
             return
+        self.unusable = ""
         self._client = self._build(message)
         self._on_event(describe_terms(message))
         # What takes time once, takes it now, and not in the first round.
@@ -202,9 +205,10 @@ class Member:
 
     def _build(self, message: net.Begin) -> Client:
         rows, learning = self._rows(message.samples), message.learning
-        check_size(learning)
+        with telling():
+            check_size(learning)
         if message.is_test.shape != message.samples.shape:
-            raise InputError("which samples are for testing must be said of each")
+            raise TellableError("which samples are for testing must be said of each")
         is_test = message.is_test.astype(bool)
         read = read_columns(self.name, self._file, self._source, rows, is_test)
         for text in (read.note, *read.cautions):
@@ -216,28 +220,30 @@ class Member:
     def _rows(self, samples: Any) -> Any:
         """Return the rows of the file that hold these samples of those that were aligned."""
         if self._aligned is None and not self._is_aligned:
-            raise InputError(
+            raise TellableError(
                 "its ids were never aligned with those of the others, so the server would get embeddings of all its "
                 "rows. If all files have the same rows in the same order, join with --aligned"
             )
         known = np.arange(len(self._ids)) if self._aligned is None else self._aligned.rows
         if samples.ndim != 1 or samples.dtype != np.int64 or not len(samples):
-            raise InputError("the samples of a training must be a list of whole numbers")
+            raise TellableError("the samples of a training must be a list of whole numbers")
         if samples.min() < 0 or samples.max() >= len(known) or len(np.unique(samples)) < len(samples):
-            raise InputError(f"samples must be different numbers from 0 to {len(known) - 1:,}")
+            raise TellableError(f"samples must be different numbers from 0 to {len(known) - 1:,}")
         return known[samples].astype(np.int64)
 
     def _train(self, message: Embed | Gradients | Predict | Save | Restore) -> Answer:
         if self._client is None or self._begin is None:
-            raise InputError("no training has begun")
+            raise TellableError("no training has begun")
         if isinstance(message, Embed | Gradients):
             self._journal.add(message)
             self._reached = message.sequence
         answer = self._client.answer(message)
+        if isinstance(answer, Refusal):  # of a checkpoint, with its path
+            raise (InputError if isinstance(message, Save | Restore) else TellableError)(answer.reason)
         step = message.gradients if isinstance(message, Embed) else message
-        if step is not None and not isinstance(answer, Refusal):
+        if step is not None:
             self.n_steps = step.round
-        if isinstance(message, Save | Restore) and isinstance(answer, Done):
+        if isinstance(message, Save | Restore):
             self._journal.begin(self._begin, message)
             self._reached = message.sequence
             if isinstance(message, Restore):
@@ -274,7 +280,9 @@ class Member:
     def _keep(self, message: net.Deliver) -> None:
         """Write a file that the server sent, beside earlier ones with another content, which may be evidence."""
         if message.name not in net.DELIVERED:
-            raise InputError(f"{message.name[:80]!a} is none of the files that a client gets: {listed(net.DELIVERED)}")
+            raise TellableError(
+                f"{message.name[:80]!a} is none of the files that a client gets: {listed(net.DELIVERED)}"
+            )
         folder, first = self.folder / RECEIVED, PurePath(message.name)
         folder.mkdir(exist_ok=True)
         others = (f"{first.stem}-{number}{first.suffix}" for number in range(2, _MOST_VERSIONS + 1))

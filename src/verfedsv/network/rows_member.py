@@ -14,14 +14,15 @@ import numpy as np
 from verfedsv._version import __version__
 from verfedsv.alignment import Party
 from verfedsv.data.rows import read_rows
-from verfedsv.errors import InputError, VerfedsvError
+from verfedsv.errors import InputError
 from verfedsv.federation import Client
 from verfedsv.federation.client_models import ClientModel
-from verfedsv.federation.messages import Predict, Refusal
+from verfedsv.federation.messages import Predict
 from verfedsv.network import messages as net
 from verfedsv.network.aligning import answer_for, check_room
 from verfedsv.network.belonging import check_training, newest_checkpoint, training_of
 from verfedsv.network.locking import lock_folder
+from verfedsv.network.refusing import CANNOT, TellableError, refuse, telling
 
 
 class NewRowsMember:
@@ -61,24 +62,24 @@ class NewRowsMember:
         """Do what a message asks for; if it comes again, return the same answer."""
         try:
             return self._carry_out(message)
-        except VerfedsvError as error:
-            self._on_event(f"refused {type(message).__name__}: {error}")
-            return Refusal(message.client, message.round, message.sequence, str(error))
+        except CANNOT as error:
+            return refuse(message, error, self._on_event)
 
     def _carry_out(self, message: Any) -> Any:
         if isinstance(message, get_args(net.AlignmentRequest)):
-            if isinstance(message, net.StartAlignment):
-                check_room(Path(self._place.name), sum(message.sizes))
-            answer = answer_for(self._party, message)
+            with telling():
+                if isinstance(message, net.StartAlignment):
+                    check_room(Path(self._place.name), sum(message.sizes))
+                answer = answer_for(self._party, message)
             if isinstance(message, net.Agree) and self._party.aligned is not None:
                 rows = self._party.aligned.rows.astype(np.intp)
                 self._client = Client.of_new_rows(self._model, self._rows.data.take(rows))
                 self._on_event(f"{len(rows):,} of {len(self._rows.ids):,} new rows are common to all")
             return answer
         if not isinstance(message, Predict) or self._client is None:
-            raise InputError(f"{type(message).__name__} is not for a client that predicts")
+            raise TellableError(f"{type(message).__name__} is not for a client that predicts")
         if message.round != self._model.n_rounds:
-            raise InputError(
+            raise TellableError(
                 f"the server's model is that of round {message.round:,}, and the one of {self.name!r} is of round "
                 f"{self._model.n_rounds:,}: they are of different trainings"
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from verfedsv.addresses import check_address
 from verfedsv.errors import InputError
 from verfedsv.network.admission import Allowed, Checker
 from verfedsv.network.credentials import read_credentials
@@ -15,8 +16,16 @@ from verfedsv.runs.config import ClientSection, ServerSection
 
 
 def listening_at(section: ServerSection, address: str | None, keys: Path | None) -> ServerSection:
-    """Return the section with another address, or the certificates in a folder, if they are given."""
-    update: dict[str, Any] = {} if address is None else {"address": address}
+    """Return the section with another address, or the certificates in a folder, if they are given.
+
+    Raises InputError if it is none that a server can listen at.
+    """
+    update: dict[str, Any] = {}
+    if address is not None:
+        try:
+            update["address"] = check_address(address)
+        except ValueError as error:
+            raise InputError(f"--address {error}; received {address!r}") from None
     if keys is not None:
         update |= {"certificate": keys / "server.crt", "key": keys / "server.key", "authority": keys / "ca.crt"}
         revoked = keys / "revoked.crl"

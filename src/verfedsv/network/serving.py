@@ -1,7 +1,8 @@
 """The server's program: wait for the clients, align ids, train, value, send everyone its part.
 
 It is a run as `verfedsv run` makes it, whose clients are on other machines. Beside the folder of the run, which
-auditors may get, there is a private one (`private` in [server]) with what nobody else should have: the aligned ids.
+auditors may get, there is a private one (`private` in [server]) with what nobody else should have: the aligned ids, and
+the key of the order of the samples.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from verfedsv.network.delivery import Delivery, files_for, signed_statement
 from verfedsv.network.events import Event
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.hub import Hub, largest_answer
-from verfedsv.network.label_file import LabelFile
+from verfedsv.network.label_file import LabelFile, order_key
 from verfedsv.network.locking import lock_folder
 from verfedsv.network.messages import End, Hello
 from verfedsv.network.server_keys import admission_of, listening_at
@@ -69,6 +70,11 @@ class NetworkRun(Run):
                 "[server], and leave out the files of clients on other machines"
             )
         self.server_section: ServerSection = config.server
+        if self.private.resolve().is_relative_to(self.folder.resolve()):
+            raise InputError(
+                f"server.private, {self.private}, must not be in the folder of the run, {self.folder}: auditors may "
+                "get that one, and the private one has ids; name another, or leave private out"
+            )
         self.notify: Callable[[str], None] = lambda text: None  # noqa: ARG005
         self.check: Callable[[], None] = lambda: None
         self._start, self._away = "", set[str]()
@@ -209,7 +215,9 @@ class NetworkRun(Run):
     def data(self) -> VerticalData:
         """The labels, and the columns of the client in this process, if there is one."""
         section, rows = self.config.data, self._common_rows
-        order = np.arange(len(rows)) if section.aligned else self._labels.order(rows)
+        order = np.arange(len(rows))
+        if not section.aligned:
+            order = self._labels.order(rows, order_key(self.private, is_begun=self.is_begun))
         rows = rows[order]
         matched = Matched({self._labels.owner: rows}, 0, f"{len(rows):,} samples are common to all")
         data, known = join_with_others(

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from verfedsv.addresses import check_address
 from verfedsv.data.catalogue import CATALOGUE
 from verfedsv.data.libsvm import ENDINGS, is_libsvm
 from verfedsv.data.preparation import Scale
@@ -79,13 +80,6 @@ def _usable(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("a path cannot contain NUL characters")
     return path
-
-
-def _address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 2**16) or not text.isprintable() or " " in text:
-        raise ValueError("should be HOST:PORT, such as 0.0.0.0:8443, or 0.0.0.0:0 for any free port")
-    return text
 
 
 def _data_set(name: str) -> str:
@@ -380,7 +374,7 @@ class OutputSection(Section):
 class ServerSection(Section):
     """How clients on other machines reach the server of this training, and what it does if one is missing."""
 
-    address: Annotated[str, AfterValidator(_address)] = "0.0.0.0:8443"  # the server is to be reached
+    address: Annotated[str, AfterValidator(check_address)] = "0.0.0.0:8443"  # the server is to be reached
     certificate: Place | None = None
     key: Place | None = None
     authority: Place | None = None
