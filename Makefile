@@ -87,7 +87,7 @@ $(VENV)/.paper: $(VENV)/.installed
 	$(INSTALL) --editable '.[paper]'
 	@touch $@
 
-paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: @@PAPER-TIME@@ hours in all.
+paper: $(VENV)/.paper    ## Measure what is missing of the paper's tables and figures, two seeds of each: 1.1 to 3 hours in all.
 	$(BIN)/verfedsv reproduce all --seeds 2 --jobs $(JOBS) --output docs
 
 paper-full: $(VENV)/.paper    ## The same with all seeds: a night.
