@@ -71,7 +71,10 @@ def value(
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(help="Value on the workers of this Dask scheduler, which you must trust: tcp://HOST:8786.", metavar="ADDRESS"),
+        typer.Option(
+            help="Value on the workers of this Dask scheduler, which you must trust: tcp://HOST:8786.",
+            metavar="ADDRESS",
+        ),
     ] = None,
     memory: Annotated[
         str | None,
