@@ -70,14 +70,14 @@ class Consortium:
         private.mkdir(mode=0o700, exist_ok=True)
         (private / ORDER_KEY).write_bytes(key)
 
-    def start(self, name, *options, largest_file=None):
+    def start(self, name, *options, largest_file=None, is_insecure=True):
         """Start the server (`serve`) or a client, in a process of its own, whose files may have so many bytes.
 
         If it is witnessed (see `witness`), what it sends is noted in a file, and its wall clock jumps.
         """
         command = [sys.executable, "-m", "tests.network.witness" if self._is_witnessed else "verfedsv"]
         if name == "serve":
-            command += ["serve", str(self.config), "--insecure"]
+            command += ["serve", str(self.config), *["--insecure"] * is_insecure]
         else:
             command += ["join", f"127.0.0.1:{self.port}", "--features", str(self.folder / f"{name}.csv")]
             command += ["--name", name, "--insecure", "--folder", str(self.folder / f"of-{name}")]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from itertools import count
+from typing import get_args
 
 import grpc
 import numpy as np
@@ -19,6 +20,7 @@ from tests.memory import resident
 from tests.network.callers import Caller
 from tests.network.wiring import hello_of
 from verfedsv import InputError, Recorder
+from verfedsv.alignment import Party, align, make_ids
 from verfedsv.federation import InProcess, SynchronousSchedule, Training, synchronous_rounds
 from verfedsv.federation.messages import (
     Done,
@@ -33,7 +35,7 @@ from verfedsv.federation.messages import (
     check_kind,
 )
 from verfedsv.network import messages as net
-from verfedsv.network.aligning import RemoteParty
+from verfedsv.network.aligning import RemoteParty, answer_for
 from verfedsv.network.hub import Hub, largest_answer
 from verfedsv.network.link import Link
 from verfedsv.network.messages import End
@@ -43,8 +45,18 @@ N_MESSAGES = int(os.environ.get("VERFEDSV_WIRE_FUZZ", "100000"))
 ROWS = np.arange(20)
 
 
-def answer_to(request):
-    """Return a valid answer to a message."""
+IDS = make_ids([str(number) for number in ROWS])
+STEPS = {*get_args(net.AlignmentRequest)} - {net.CheckAligned}
+"""What a party is asked in an alignment."""
+
+
+def answer_to(request, party):
+    """Return a valid answer to a message, that of a party if it is of an alignment."""
+    if isinstance(request, get_args(net.AlignmentRequest)):
+        try:
+            return answer_for(party, request)
+        except InputError as error:
+            return Refusal("mallory", 0, request.sequence, str(error))
     about = "mallory", request.round, request.sequence
     match request:
         case Embed():
@@ -53,25 +65,20 @@ def answer_to(request):
             return Prediction(*about, np.ones((120, 1)))
         case Restore():
             return Refusal(*about, "no checkpoint")
-        case net.Introduce():
-            return net.Introduction(*about, [20, 0, 1, 2, 3, 4, 5, 6])
-        case net.OwnPoints() | net.Blinded():
-            return net.Points(*about, np.ones((20, 32), np.uint8))
-        case net.Open():
-            return net.Positions(*about, ROWS.astype(np.uint32))
-        case net.Finish():
-            return net.Checksum(*about, "ab" * 32)
         case _:
             return Done(*about)
 
 
 class Mallory(threading.Thread):
-    """Sends mutated messages: its Hello, and answers to whatever it is asked."""
+    """Sends mutated messages: its Hello, and answers to whatever it is asked.
+
+    Four of five of its answers in an alignment are valid, so that alignments come to their last steps.
+    """
 
     def __init__(self, port, n_messages):
         super().__init__(daemon=True)
         self._port, self._n_messages, self.n_sent, self.half = port, n_messages, 0, 0
-        self._rng = np.random.default_rng(0)
+        self._rng, self._party, self.was_asked = np.random.default_rng(0), Party("mallory", IDS), set()
 
     def _mutated(self, message):
         """Return a frame that is mutated, or whose message is."""
@@ -100,10 +107,22 @@ class Mallory(threading.Thread):
             self.n_sent += 1
         caller.send(hello)
         while (request := caller.receive()) is not None:
-            if not isinstance(request, net.Welcome):
-                for _ in range(int(self._rng.integers(1, 3))):
-                    caller.send(self._mutated(answer_to(request)))
-                    self.n_sent += 1
+            if isinstance(request, net.Welcome):
+                continue
+            self.was_asked.add(type(request))
+            answer = answer_to(request, self._party)
+            if type(request) in STEPS and self._rng.random() < 0.8:
+                caller.send(next(frames(to_bytes(answer))))
+                continue
+            for _ in range(int(self._rng.integers(1, 3))):
+                caller.send(self._mutated(answer))
+                self.n_sent += 1
+
+
+def check_sizes(sizes):
+    """Raise InputError if a party claims more ids than there are: those are other tests."""
+    if max(sizes.values()) > len(IDS):
+        raise InputError(f"too many ids: {sizes}")
 
 
 def ask_forever(hub, is_over):
@@ -115,7 +134,7 @@ def ask_forever(hub, is_over):
             return answer
         raise InputError("no answer")
 
-    party, samples = RemoteParty("mallory", ask, numbers), np.arange(20)
+    party, own, samples = RemoteParty("mallory", ask, numbers), Party("bank", IDS), np.arange(20)
     requests = [
         lambda number: Embed("mallory", 1, number, samples),
         lambda number: Gradients("mallory", 1, number, None, np.ones((20, 1))),
@@ -124,10 +143,8 @@ def ask_forever(hub, is_over):
         lambda number: Restore("mallory", 1, number),
     ]
     calls = [
-        party.introduce,
-        lambda: party.own_points(0),
-        lambda: party.open("bank", 0, ROWS.astype(np.uint32)),
-        party.finish,
+        lambda: align([own, party], check_sizes=check_sizes),
+        lambda: party.check_aligned(bytes(32)),
         lambda: ask(net.Deliver("mallory", 0, next(numbers), "value.json", b"{}")),
     ]
     _, data = make_clients()
@@ -188,6 +205,7 @@ def test_mutated_messages_change_nothing(n_messages):
     asking.join(10)
     assert not asking.is_alive()
     assert mallory.n_sent >= n_messages
+    assert mallory.was_asked >= STEPS, f"never asked: {STEPS - mallory.was_asked}"
     grown = resident() - mallory.half
     hub.stop(End("", 0, 0, "over", is_finished=True), grace=1)
     assert grown < 32 << 20, f"{grown:,} bytes more after the second half of {n_messages:,} messages"

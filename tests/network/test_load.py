@@ -7,6 +7,8 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from tests.federation.conformance import make_clients
@@ -91,6 +93,47 @@ def test_a_server_keeps_to_its_formula():
     used = int(process.communicate(timeout=60)[0])
     assert process.returncode == 0
     bound = server_bound(len(names), n_samples)
+    assert used < bound, f"{used:,} bytes, and the formula says {bound:,}"
+
+
+LABEL_FILE = """
+import sys
+from pathlib import Path
+import numpy as np
+from tests.memory import reset_peak, resident
+from verfedsv.alignment import Aligned
+from verfedsv.network.beginning import learning_of
+from verfedsv.network.serving import NetworkRun
+from verfedsv.network.terms import client_of
+for config in map(Path, sys.argv[1:]):  # the first is small: what is imported counts as memory at rest
+    before = reset_peak()
+    run = NetworkRun.of_file(config)
+    run.describe_own_file()
+    rows, run.hub = np.random.default_rng(0).permutation(len(run._labels.ids)), None
+    run._common.aligned = Aligned(rows.astype(np.uint32), "", "", {})
+    client_of(run.data.clients[0], run.data.is_test, learning_of(run.config, "bank", 1), config)
+print(resident(what="VmHWM") - before)
+"""
+
+
+def label_file_bound(n_rows, n_columns):
+    """Return how much memory the label owner's file takes at most; ids and labels are columns, too."""
+    return (4 * 8 * n_columns + 300) * n_rows
+
+
+def test_a_large_label_file_keeps_to_its_formula(tmp_path):
+    """From its reading to the client in the server's process; the alignment between them has a table of its own."""
+    configs = []
+    for n_rows in (100, 200_000):
+        whole = Consortium(tmp_path / str(n_rows), data={"aligned": False})
+        numbers = np.random.default_rng(0).standard_normal((30, n_rows)).round(6)
+        columns = {"id": np.arange(n_rows), **{f"x{k}": own for k, own in enumerate(numbers)}}
+        pyarrow.csv.write_csv(pa.table({**columns, "label": np.arange(n_rows) % 2}), whole.folder / "bank.csv")
+        configs.append(str(whole.config))
+    script = [sys.executable, "-c", LABEL_FILE, *configs]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    used, bound = int(done.stdout), label_file_bound(200_000, 32)
     assert used < bound, f"{used:,} bytes, and the formula says {bound:,}"
 
 

@@ -1,12 +1,14 @@
 """Whoever should not get in does not, and the log has the reason; each case with a real server and mutual TLS."""
 
 import contextlib
+import signal
 import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
 
+import grpc
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from tests.federation.conformance import make_clients, make_server
 from tests.federation.textbook import records_of
 from tests.network.callers import Caller, Guarded, framed
 from tests.network.consortium import Consortium
-from tests.network.parties import DAY, NOW, make
+from tests.network.parties import DAY, NOW, approved, authority_of, key_pem, make
 from tests.network.rehearsal import wait_until
 from tests.network.wiring import hello_of
 from verfedsv import InputError, Recorder
@@ -79,6 +81,36 @@ def test_without_a_valid_certificate_nobody_gets_through(guarded, capfd, kind, r
     assert guarded.logged("ended without a certificate of this consortium, or said nothing") == ""
     assert reason in capfd.readouterr().err
     assert not guarded.hub.connected()
+
+
+REASONS = ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "certificate signature failure", "certificate has expired")
+
+
+@pytest.mark.parametrize("verbosity", [None, "INFO"])
+def test_reasons_of_tls_are_logged_if_asked_for(tmp_path, monkeypatch, verbosity):
+    """By the command itself, which is silent about them unless the environment asks."""
+    whole = Consortium(tmp_path)
+    authority, signer = authority_of(tmp_path / "keys")
+    approved(authority, tmp_path / "keys", "server", ["127.0.0.1"])
+    impostor = make(authority.certificate.name, is_authority=True)
+    expired = make("telco", issuer=signer, end=NOW - DAY / 24)
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    if verbosity is not None:
+        monkeypatch.setenv("GRPC_VERBOSITY", verbosity)
+    whole.start("serve", "--keys", str(tmp_path / "keys"), is_insecure=False)
+    try:
+        whole.wait_for(lambda: "listening" in whole.log("serve"))
+        for party in (None, make("telco", issuer=impostor), expired):
+            own = (None, None) if party is None else (key_pem(party.key), party.pem)
+            mutual = grpc.ssl_channel_credentials(authority.certificate.to_pem(), *own)
+            caller = Caller(whole.port, mutual)
+            caller.send(hello_of("telco"))
+            assert caller.end()[0] == "UNAVAILABLE"
+            caller.channel.close()
+    finally:
+        whole.kill("serve", signal.SIGINT)
+    found = [reason for reason in REASONS if reason in whole.log("serve")]
+    assert found == ([] if verbosity is None else [*REASONS])
 
 
 def test_garbage_is_no_connection(guarded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from verfedsv.runs.config import ClientSection, Config
 
 ORDER_KEY = "order.key"
 _KEY_BYTES = 32
+_PART = 100_000
+"""Rows whose ids are hashed at once."""
 
 
 class LabelFile:
@@ -51,6 +54,8 @@ class LabelFile:
         source = read_source(self.file, self._label)
         if not isinstance(source, TableRows):
             raise InputError(f"{self.file.path} must be CSV or Parquet, with a column of ids")
+        # Arrow keeps what it has freed: with 40 columns, 3.7 times their numbers instead of 1.8.
+        pa.default_memory_pool().release_unused()
         return source
 
     @property
@@ -65,10 +70,17 @@ class LabelFile:
         is that of a hash of the ids with the `key`. Clients see the order of their own ids, and auditors sample
         numbers: without the key, neither says anything about other ids or about labels, whatever is guessed.
         """
-        marks = [
-            hashlib.blake2b(own.encode(), key=key).digest() for own in self.ids.values.take(pa.array(rows)).to_pylist()
-        ]
-        return np.array(sorted(range(len(marks)), key=marks.__getitem__), np.intp)
+        marks = np.empty((len(rows), 2), np.uint64)
+        for start in range(0, len(rows), _PART):
+            own = self.ids.values.take(pa.array(rows[start : start + _PART])).to_pylist()
+            digests = b"".join(hashlib.blake2b(each.encode(), key=key, digest_size=16).digest() for each in own)
+            marks[start : start + _PART] = np.frombuffer(digests, ">u8").reshape(-1, 2)
+        return np.lexsort(marks.T).astype(np.intp)
+
+    def forget_columns(self) -> None:
+        """Free the memory of the columns, once they were read; the ids remain."""
+        self.source = replace(self.source, table=self.source.table.select([]))
+        pa.default_memory_pool().release_unused()
 
     def describe(self) -> str:
         """Return what the file has; raise an error if it cannot be used."""

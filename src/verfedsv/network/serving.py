@@ -233,6 +233,7 @@ class NetworkRun(Run):
             loss=self.config.training.loss,
         )
         self._samples = order[known].astype(np.int64)
+        self._labels.forget_columns()
         return data
 
     def train(self, *, resume: bool = False, should_stop: Callable[[], bool] = lambda: False) -> Iterator[Update]:
