@@ -99,6 +99,7 @@ class Mallory(threading.Thread):
                     self.half = resident()
                 caller.dial()
             caller.close()
+        self._party.close()
 
     def _attend(self, caller):
         hello = hello_of("mallory")
@@ -161,6 +162,7 @@ def ask_forever(hub, is_over):
         for call in calls:
             with contextlib.suppress(InputError):
                 call()
+    own.close()
 
 
 def train(transport, data):
