@@ -1,9 +1,9 @@
 """Mutual TLS for a server, and a count of the connections that do not get through it.
 
-gRPC refuses whoever has no valid certificate before anything of ours is called. It says nothing to the program, and writes
-the reason to stderr, without an address, only if GRPC_VERBOSITY is INFO; in our commands it is NONE unless it is set. But
-it asks for the server's certificate as each connection begins, and those that begin and never come to a first call can
-be counted.
+gRPC refuses whoever has no valid certificate before anything of ours is called. It says nothing to the program, and
+writes the reason to stderr, without an address, only if GRPC_VERBOSITY is INFO; in our commands it is NONE unless it is
+set. But it asks for the server's certificate as each connection begins, and those that begin and never come to a first
+call can be counted.
 """
 
 from __future__ import annotations
