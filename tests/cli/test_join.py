@@ -46,6 +46,18 @@ def test_cells_are_looked_at_before_connecting(tmp_path, column, says):
     assert not (tmp_path / "shop").exists()
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "../b", "a\\b", " a", "\u200b"])
+def test_names_that_no_folder_can_have(tmp_path, monkeypatch, name):
+    """Nothing is made, by `join` or `doctor`; with a folder of its own, a client may have such a name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop.csv").write_text("id,x\n1,0.1\n2,0.2\n", encoding="utf-8")
+    own = ["127.0.0.1:1", "--features", "shop.csv", "--name", name, "--insecure"]
+    for command in (["join", *own, "--patience", "0"], ["doctor", *own]):
+        done = call(*command)
+        assert (done.returncode, "no folder can be named after" in done.stderr) == (2, True)
+        assert [path.name for path in tmp_path.iterdir()] == ["shop.csv"]
+
+
 @pytest.mark.parametrize(
     ("content", "share"),
     [

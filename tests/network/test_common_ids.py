@@ -11,7 +11,7 @@ from verfedsv.alignment import Party, make_ids
 from verfedsv.errors import InputError
 from verfedsv.federation.messages import Refusal
 from verfedsv.network import messages as net
-from verfedsv.network.aligning import answer_for
+from verfedsv.network.aligning import Blinding, answer_for
 from verfedsv.network.common_ids import CommonIds
 
 IDS = make_ids([str(number) for number in range(20)])
@@ -92,3 +92,20 @@ def test_a_full_disk_ends_the_alignment_with_a_reason(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=r"ids cannot be aligned in .*: No space left"):
             find(tmp_path, hub)
     assert sorted(find(tmp_path, hub).rows) == [*range(20)]
+
+
+def test_a_client_sees_how_far_an_alignment_is(tmp_path):
+    """Its own points and those of others count once each, up to the end; a new alignment begins anew."""
+    seen, blinding = [], Blinding()
+
+    class Watched(Telco):
+        def exchange(self, requests, timeout):
+            answers = super().exchange(requests, timeout)
+            assert blinding.count(requests[0], answers[0])
+            seen.append((blinding.n_done, blinding.n_all))
+            return answers
+
+    find(tmp_path, Watched(tmp_path))
+    assert sorted(seen) == seen
+    assert {(0, 40), (20, 40), (40, 40)} <= {*seen}
+    assert not blinding.count(net.Deliver("telco", 0, 1, "value.json", b""), None)

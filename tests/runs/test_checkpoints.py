@@ -170,7 +170,7 @@ def test_changed_data_are_noticed(tmp_path, n_records):
     text = write_file(tmp_path, rows)
     kill_after(n_records, make(tmp_path, text))
     write_file(tmp_path, [*rows[:-1], "59,1,1000"])
-    with pytest.raises(InputError, match=r"the data of .* have changed since the training in .* began"):
+    with pytest.raises(InputError, match=r"the data of .* have changed since the training began of which .* is"):
         finish(make(tmp_path, text), resume=True)
     write_file(tmp_path, rows)
     assert finish(make(tmp_path, text), resume=True)[-1].n_rounds == 4

@@ -99,7 +99,7 @@ def _at_client(
 ) -> Iterator[Check]:
     from verfedsv.network import doctor as checks
     from verfedsv.network.doctor import Check
-    from verfedsv.network.joining import find_certificate
+    from verfedsv.network.joining import default_folder, find_certificate
 
     credentials: Credentials | None = None
     if insecure:
@@ -123,7 +123,7 @@ def _at_client(
     else:
         yield from checks.check_features(file)
     own = name or (credentials.name if credentials else "")
-    place = folder or Path(f"verfedsv-{own}")
+    place = folder or (default_folder(own) if own or insecure else Path("verfedsv-"))
     if own or folder is not None:
         yield checks.check_folder(place)
     host = checks.check_host(address)

@@ -113,10 +113,10 @@ def join(
         def show(event: str) -> None:
             bar.console.print(f"{now()} {event}", highlight=False, markup=False, soft_wrap=True)
 
-        def follow(n_rounds: int, n_planned: int) -> None:
-            bar.update(task, completed=n_rounds, total=n_planned or None, description="training")
-            if not console.is_interactive and n_rounds and is_due():
-                show(f"round {n_rounds:,} of {n_planned:,}")
+        def follow(stage: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None, description=stage)
+            if not console.is_interactive and done and is_due():
+                show(f"round {done:,} of {total:,}" if stage == "training" else f"{stage}: {done:,} of {total:,}")
 
         try:
             end = joining.run(show, follow)

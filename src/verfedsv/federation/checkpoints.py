@@ -107,8 +107,8 @@ def check_fingerprint(path: Path, found: Array, expected: Array, whose: str) -> 
     """Raise InputError if a checkpoint was written by a training on other data."""
     if found != expected:
         raise InputError(
-            f"the data of {whose} have changed since the training in {path.parent.parent} began; restore the "
-            "earlier data to continue, or choose another output folder to start over"
+            f"the data of {whose} have changed since the training began of which {path} is a checkpoint; restore "
+            "the earlier data to continue, or choose another folder to start over"
         )
 
 

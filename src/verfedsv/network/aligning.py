@@ -90,6 +90,22 @@ class RemoteParty:
         return found
 
 
+class Blinding:
+    """How many points a party has multiplied in an alignment, of how many."""
+
+    def __init__(self) -> None:
+        self.n_done = self.n_all = 0
+
+    def count(self, message: object, answer: object) -> bool:
+        """Count what a message asked for; return whether it was of an alignment."""
+        match message, answer:
+            case net.StartAlignment(), Done():
+                self.n_done, self.n_all = 0, sum(message.sizes)
+            case (net.OwnPoints(), net.Points(points=points)) | (net.Blind(points=points), Done()):
+                self.n_done = min(self.n_done + len(points), self.n_all)
+        return type(message) in _CALLS
+
+
 def check_room(folder: Path, n_ids: int, size: int = _PARTY_BYTES) -> None:
     """Raise InputError if so many ids, of `size` bytes each, take more than half of the free disk of a folder."""
     if n_ids * size > shutil.disk_usage(folder).free // 2:

@@ -12,6 +12,8 @@ import grpc
 from verfedsv.addresses import check_address
 from verfedsv.data.sources import ClientFile
 from verfedsv.errors import InputError, UnreachableError
+from verfedsv.names import is_readable
+from verfedsv.network.aligning import Blinding
 from verfedsv.network.credentials import Credentials, read_credentials
 from verfedsv.network.link import Link
 from verfedsv.network.member import Member
@@ -67,9 +69,12 @@ class Joining:
             raise InputError("a client needs a name or a certificate")
         return self._name or (self._credentials.name if self._credentials else "")
 
-    def run(self, say: Callable[[str], None], on_round: Callable[[int, int], None]) -> End:
-        """Take part until the server says that it is over; return its last message."""
-        folder = self._folder or Path(f"verfedsv-{self.name}")
+    def run(self, say: Callable[[str], None], on_progress: Callable[[str, int, int], None]) -> End:
+        """Take part until the server says that it is over; return its last message.
+
+        `on_progress` is called after each message, with the stage, how far it is, and its whole.
+        """
+        folder, blinding = self._folder or default_folder(self.name), Blinding()
 
         def on_event(text: str) -> None:  # with what the server says, made safe to show
             say(printable(text))
@@ -78,7 +83,10 @@ class Joining:
 
         def answer(message: object) -> object:
             result = member.answer(message)
-            on_round(member.n_steps, member.n_planned)
+            if blinding.count(message, result):
+                on_progress("aligning ids", blinding.n_done, blinding.n_all)
+            else:
+                on_progress("training", member.n_steps, member.n_planned)
             return result
 
         def welcome(message: Welcome) -> None:
@@ -121,6 +129,13 @@ class Joining:
             return NewRowsMember(self.name, self._predict, self._id_column, folder, on_event)
         file = ClientFile(self._features or Path(), self._id_column, self._columns)
         return Member(self.name, file, folder, aligned=self._is_aligned, on_event=on_event)
+
+
+def default_folder(name: str) -> Path:
+    """Return where a client of this name keeps its part; raise InputError if no folder can have that name."""
+    if not is_readable(name) or {*name} & {"/", "\\"}:
+        raise InputError(f"no folder can be named after {name!a}; name one with --folder, or yourself with --name")
+    return Path(f"verfedsv-{name}")
 
 
 def dialled(address: str) -> str:
