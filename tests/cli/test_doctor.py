@@ -131,8 +131,48 @@ def test_the_server_before_the_day(consortium):
     consortium.config.write_text(consortium.config.read_text().replace('label = "label"', 'label = "y"'))
     (consortium.folder / "keys" / "server.key").unlink()
     found = states(call("doctor", str(consortium.config), "--json"))
-    assert found["certificate"][0] == found["run"][0] == "bad"
-    assert "has no column 'y'" in found["run"][1]
+    assert found["certificate"][0] == found["labels"][0] == "bad"
+    assert "has no column 'y'" in found["labels"][1]
+    assert found["folder"][0] == "ok"  # the rest is checked all the same
+
+
+def relabel(consortium, label_of):
+    """Replace the labels in the server's file."""
+    path = consortium.folder / "bank.csv"
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    place = header.split(",").index("label")
+    rows = [line.split(",") for line in lines]
+    for number, row in enumerate(rows):
+        row[place] = label_of(number)
+    path.write_text("\n".join([header, *map(",".join, rows)]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("label_of", "says"),
+    [
+        (lambda number: f"{number + 0.5}", 'If they are amounts, set loss = "squared"'),
+        (lambda _: "1", "labels need 2 to 1,000 different values; there are 1"),
+        (lambda _: "", "there are 0"),
+    ],
+)
+def test_labels_that_cannot_be_trained_on(consortium, label_of, says):
+    """The doctor says what to do, and serve ends before it listens."""
+    relabel(consortium, label_of)
+    done = call("doctor", str(consortium.config), "--json")
+    state, text = states(done)["labels"]
+    assert (done.returncode, state) == (1, "bad")
+    assert says in text
+    done = call("serve", consortium.config, "--insecure")
+    assert (done.returncode, "listening" in done.stdout) == (2, False)
+    assert says.split(";")[0] in done.stderr
+
+
+def test_labels_that_are_missing(consortium):
+    """Are counted, and no error."""
+    relabel(consortium, lambda number: "" if number < 7 else str(number % 2))
+    state, text = states(call("doctor", str(consortium.config), "--json"))["labels"]
+    assert state == "ok"
+    assert text.endswith("; 7 rows have no label, and are left out")
 
 
 def test_cautions_on_columns_are_notes(serving, consortium):

@@ -176,8 +176,11 @@ class NetworkRun(Run):
         return f"{section.mode} training of {', '.join(client.name for client in self.config.client)}"
 
     def describe_own_file(self) -> str:
-        """Return what the file of the labels has; raise an error if it cannot be used."""
-        return self._labels.describe()
+        """Return what the file of the labels has; raise an error if it cannot be used.
+
+        The labels of a training that has begun are those that were trained on, and are not judged again.
+        """
+        return self._labels.describe() if self.is_begun else self._labels.check()
 
     # Alignment
 
