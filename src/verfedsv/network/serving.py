@@ -283,6 +283,11 @@ class NetworkRun(Run):
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
         """Do nothing: every client has embedded samples before it said that it can begin."""
 
+    def _rounds(self, training: Training, begin: float) -> Iterator[int]:
+        if n_rounds := training.server.n_rounds:
+            self.notify(f"continuing from round {n_rounds:,} of {self.roster.n_rounds:,}")
+        return super()._rounds(training, begin)
+
     def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
         write_whole(self._files.identity_path, self.identity.encode())
         super()._bring_up_to_date(n_rounds, server, saver)
