@@ -7,9 +7,11 @@ import pytest
 
 from tests.cli.inprocess import call
 from tests.network.consortium import Consortium
+from verfedsv.network.authority import Authority
 from verfedsv.network.consortium import make_keys
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.messages import End
+from verfedsv.network.requests import new_request, read_request
 from verfedsv.network.serving import NetworkRun
 
 
@@ -90,12 +92,35 @@ def test_what_is_wrong_at_a_client(serving, options, what, says):
     assert says in text
 
 
+def test_another_host_than_those_in_the_certificate(consortium):
+    """The hosts that the certificate has are said."""
+    keys = consortium.folder / "keys"
+    new_request(keys / "other", "other", ("bank.example", "10.0.0.1"))
+    authority = Authority.open(keys)
+    authority.approve(read_request(keys / "other.csr"), authority.read_key(lambda _: b""), keys / "other.crt")
+    text = consortium.config.read_text(encoding="utf-8")
+    consortium.config.write_text(text.replace("keys/server.", "keys/other."), encoding="utf-8")
+    run = NetworkRun.of_file(consortium.config)
+    port = run.open(*run.credentials(None))
+    try:
+        result = call("doctor", f"127.0.0.1:{port}", *OPTIONS)
+    finally:
+        run.close(End("", 0, 0, "over", is_finished=True))
+    assert result.returncode == 1, result.stdout
+    state, text = states(result)["server"]
+    assert state == "bad"
+    assert text.endswith("than the one dialled; dial one of those that it has: bank.example, 10.0.0.1")
+
+
 def test_nobody_listens(consortium):
     """The port is said to be closed, and no connection is tried."""
     result = call("doctor", f"127.0.0.1:{consortium.port}", *OPTIONS)
     assert result.returncode == 1
     found = states(result)
-    assert found["port"][0] == "bad"
+    assert found["port"] == (
+        "bad",
+        f"nothing answers at 127.0.0.1:{consortium.port}: is the server started?",  # no firewall on loopback
+    )
     assert "server" not in found
     result = call("doctor", "no-such-host.invalid:8443", *OPTIONS)
     assert states(result)["host"][0] == "bad"
