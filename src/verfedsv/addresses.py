@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 
 def check_address(text: str, least: int = 0) -> str:
     """Return an address; raise ValueError unless it is HOST:PORT, with a port from `least` to 65535.
@@ -17,3 +19,16 @@ def check_address(text: str, least: int = 0) -> str:
         any_port = ", or 0.0.0.0:0 for any free port" if least == 0 else ""
         raise ValueError(f"should be HOST:PORT, such as 0.0.0.0:8443{any_port}; ports are from {least} to 65535")
     return text
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether HOST:PORT can be reached from this machine only.
+
+    >>> is_loopback("localhost:8443"), is_loopback("[::1]:0"), is_loopback("0.0.0.0:8443")
+    (True, True, False)
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -7,9 +7,11 @@ import pytest
 
 from tests.cli.inprocess import call
 from tests.network.consortium import Consortium
+from verfedsv.network.authority import Authority
 from verfedsv.network.consortium import make_keys
 from verfedsv.network.handshakes import Handshakes
 from verfedsv.network.messages import End
+from verfedsv.network.requests import new_request, read_request
 from verfedsv.network.serving import NetworkRun
 
 
@@ -90,12 +92,35 @@ def test_what_is_wrong_at_a_client(serving, options, what, says):
     assert says in text
 
 
+def test_another_host_than_those_in_the_certificate(consortium):
+    """The hosts that the certificate has are said."""
+    keys = consortium.folder / "keys"
+    new_request(keys / "other", "other", ("bank.example", "10.0.0.1"))
+    authority = Authority.open(keys)
+    authority.approve(read_request(keys / "other.csr"), authority.read_key(lambda _: b""), keys / "other.crt")
+    text = consortium.config.read_text(encoding="utf-8")
+    consortium.config.write_text(text.replace("keys/server.", "keys/other."), encoding="utf-8")
+    run = NetworkRun.of_file(consortium.config)
+    port = run.open(*run.credentials(None))
+    try:
+        result = call("doctor", f"127.0.0.1:{port}", *OPTIONS)
+    finally:
+        run.close(End("", 0, 0, "over", is_finished=True))
+    assert result.returncode == 1, result.stdout
+    state, text = states(result)["server"]
+    assert state == "bad"
+    assert text.endswith("than the one dialled; dial one of those that it has: bank.example, 10.0.0.1")
+
+
 def test_nobody_listens(consortium):
     """The port is said to be closed, and no connection is tried."""
     result = call("doctor", f"127.0.0.1:{consortium.port}", *OPTIONS)
     assert result.returncode == 1
     found = states(result)
-    assert found["port"][0] == "bad"
+    assert found["port"] == (
+        "bad",
+        f"nothing answers at 127.0.0.1:{consortium.port}: is the server started?",  # no firewall on loopback
+    )
     assert "server" not in found
     result = call("doctor", "no-such-host.invalid:8443", *OPTIONS)
     assert states(result)["host"][0] == "bad"
@@ -131,8 +156,48 @@ def test_the_server_before_the_day(consortium):
     consortium.config.write_text(consortium.config.read_text().replace('label = "label"', 'label = "y"'))
     (consortium.folder / "keys" / "server.key").unlink()
     found = states(call("doctor", str(consortium.config), "--json"))
-    assert found["certificate"][0] == found["run"][0] == "bad"
-    assert "has no column 'y'" in found["run"][1]
+    assert found["certificate"][0] == found["labels"][0] == "bad"
+    assert "has no column 'y'" in found["labels"][1]
+    assert found["folder"][0] == "ok"  # the rest is checked all the same
+
+
+def relabel(consortium, label_of):
+    """Replace the labels in the server's file."""
+    path = consortium.folder / "bank.csv"
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    place = header.split(",").index("label")
+    rows = [line.split(",") for line in lines]
+    for number, row in enumerate(rows):
+        row[place] = label_of(number)
+    path.write_text("\n".join([header, *map(",".join, rows)]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("label_of", "says"),
+    [
+        (lambda number: f"{number + 0.5}", 'If they are amounts, set loss = "squared"'),
+        (lambda _: "1", "labels need 2 to 1,000 different values; there are 1"),
+        (lambda _: "", "there are 0"),
+    ],
+)
+def test_labels_that_cannot_be_trained_on(consortium, label_of, says):
+    """The doctor says what to do, and serve ends before it listens."""
+    relabel(consortium, label_of)
+    done = call("doctor", str(consortium.config), "--json")
+    state, text = states(done)["labels"]
+    assert (done.returncode, state) == (1, "bad")
+    assert says in text
+    done = call("serve", consortium.config, "--insecure")
+    assert (done.returncode, "listening" in done.stdout) == (2, False)
+    assert says.split(";")[0] in done.stderr
+
+
+def test_labels_that_are_missing(consortium):
+    """Are counted, and no error."""
+    relabel(consortium, lambda number: "" if number < 7 else str(number % 2))
+    state, text = states(call("doctor", str(consortium.config), "--json"))["labels"]
+    assert state == "ok"
+    assert text.endswith("; 7 rows have no label, and are left out")
 
 
 def test_cautions_on_columns_are_notes(serving, consortium):

@@ -117,6 +117,7 @@ def test_nothing_is_signed_if_nobody_can_be_asked(consortium):
 def test_one_organisation_has_one_certificate():
     """A second is refused until it renews the first, which has its own number to revoke."""
     done("approve", "telco.csr", "--ca", "ca", "--yes")
+    assert "--renew makes another" in refused("approve", "telco.csr", "--ca", "ca", "--yes")  # before the file's name
     done("request", "--name", "telco", "--key", "telco.key", "-o", "telco-2")
     message = refused("approve", "telco-2.csr", "--ca", "ca", "--yes")
     assert "one organisation has one certificate; --renew makes another" in message

@@ -6,6 +6,11 @@ import pytest
 from tests.cli.inprocess import call
 from tests.network.consortium import Consortium, write_csv
 
+MEND = (
+    "the server stopped with an error, which its operator has to mend; waiting for it (Ctrl-C ends this, the same "
+    "command continues)"
+)
+
 
 @pytest.fixture
 def consortium(tmp_path):
@@ -40,8 +45,24 @@ def test_ids_that_cannot_be_aligned(consortium):
     consortium.start_all()
     consortium.wait_for(lambda: consortium.is_over("serve"))
     assert "error: no id can be common" in consortium.log("serve")
-    consortium.wait_for(lambda: "its operator knows why" in consortium.log("telco"))
+    consortium.wait_for(lambda: MEND in consortium.log("telco"))
     assert "no id can be common" not in consortium.log("telco")
+
+
+def test_labels_that_cannot_be_trained_on_among_common_rows(consortium):
+    """The clients read that somebody has to act, and how to stop waiting, but nothing about the labels."""
+    bank, shop = (consortium.folder / f"{name}.csv" for name in ("bank", "shop"))
+    header, *lines = bank.read_text(encoding="utf-8").splitlines()
+    lines = [f"{line.rpartition(',')[0]},{int(number >= 120)}" for number, line in enumerate(lines)]
+    bank.write_text("\n".join([header, *lines]), encoding="utf-8")
+    shop.write_text("\n".join(shop.read_text(encoding="utf-8").splitlines()[:121]), encoding="utf-8")
+    consortium.start_all()
+    consortium.wait_for(lambda: consortium.is_over("serve"))
+    assert consortium.processes["serve"][0].returncode == 2
+    assert "there are 1" in consortium.log("serve")
+    consortium.wait_for(lambda: MEND in consortium.log("telco"))
+    assert "labels" not in consortium.log("telco")
+    assert not consortium.is_over("telco")
 
 
 def test_a_client_whose_columns_cannot_be_used(consortium):

@@ -372,7 +372,7 @@ def test_a_client_whose_disk_is_full_ends(tmp_path, undisturbed, monkeypatch, ki
 
 
 def test_a_round_without_a_client_is_not_repeated(tmp_path):
-    """A server that went on without a client, and is killed, continues from what it recorded."""
+    """A server that went on without a client, and is killed, continues from what it recorded, and says where."""
     whole = Rehearsal(tmp_path, training=SHORT, server={"deadline": 0.5, "if_missing": "continue"})
     is_missed = lambda: any("goes on without it" in line for line in whole.log)  # noqa: E731
     whole.join("telco")
@@ -382,6 +382,7 @@ def test_a_round_without_a_client_is_not_repeated(tmp_path):
     absent = [record for record in whole.records() if record[0] == "Stamp" and record[3]]
     assert 0 < len(absent) < 20
     assert sum("goes on without it" in line for line in whole.log) == 1
+    assert [line for line in whole.log if line.startswith("continuing")] == ["continuing from round 24 of 30"]
     whole.check_uploads(is_repeated=False)
     assert audit(whole.run).passes
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.network.consortium import ORDER, Consortium
 from tests.network.rehearsal import Killed, Rehearsal
-from verfedsv.errors import InputError
+from verfedsv.errors import DataError, InputError
 from verfedsv.federation.messages import Embed
 from verfedsv.network.label_file import ORDER_KEY, LabelFile, order_key
 from verfedsv.network.serving import NetworkRun
@@ -107,3 +107,16 @@ def test_a_training_that_lost_its_key_is_not_continued(tmp_path):
     whole.give_key(ORDER)
     assert not whole.serve()
     whole.wait_for_parties()
+
+
+@pytest.mark.parametrize(("n_classes", "n_different", "is_right"), [(None, 3, True), (2, 3, True), (3, 2, False)])
+def test_rows_that_are_not_common_may_have_other_classes(tmp_path, n_classes, n_different, is_right):
+    """So only a file with fewer classes than are set is refused before ids are aligned."""
+    whole = Consortium(tmp_path, data={} if n_classes is None else {"classes": n_classes})
+    labels = LabelFile(NetworkRun.of_file(whole.config).config)
+    reread(labels, lambda lines: [f"{line[:-1]}{number % n_different}" for number, line in enumerate(lines)])
+    if is_right:
+        assert "240 rows in" in labels.check()
+    else:
+        with pytest.raises(DataError, match="should have 3 classes and has 2"):
+            labels.check()

@@ -414,14 +414,14 @@ def test_a_message_that_is_no_answer_ends_the_connection(guarded, answer, reason
     assert type(guarded.join().receive()) is Embed
 
 
-def test_a_frame_that_grpc_refuses_is_named(guarded):
-    """One of more than 2 MiB: gRPC tells the client why, and the server only that the stream ended."""
+def test_a_frame_that_grpc_refuses_ends_the_connection(guarded):
+    """One of more than 2 MiB: gRPC tells the client why, and the server only that the connection was lost."""
     caller = guarded.join()
     ask(guarded, Save("telco", 1, 5, -1))
     caller.receive()
     caller.send(bytes(3 * LARGEST_FRAME))
     assert caller.end()[0] == "RESOURCE_EXHAUSTED"
-    assert guarded.logged("had a frame of more than 2,097,152 bytes", "left") == "telco"
+    assert guarded.logged("the connection was lost", "left") == "telco"
 
 
 def test_an_answer_that_comes_twice_counts_once(guarded):

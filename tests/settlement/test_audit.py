@@ -1004,11 +1004,14 @@ def test_a_file_whose_name_is_not_utf_8_is_not_signed(run, key):
 
 
 def test_a_run_is_not_looked_for_above_its_statement(run, key):
-    """A statement does not decide what is read on an auditor's machine; other folders must be named."""
+    """A statement does not decide what is read on an auditor's machine; others must be named."""
     (run.parent / "statements").mkdir()
     place = sign(run, run.parent / "statements" / "s.json")
     assert Statement.from_json(place.read_bytes()).content["run"] == "../run"
     with pytest.raises(InputError, match="neither in its folder nor below it; say where it is with --run"):
+        audit(place)
+    place.with_name("uploads.extract").touch()
+    with pytest.raises(InputError, match=r"A client that has no run: verfedsv audit .*uploads.extract --statement"):
         audit(place)
     assert audit(place, run=run).passes
     resign(run, key, run="../../../..", files={"etc/hostname": "0" * 64})

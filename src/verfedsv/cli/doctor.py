@@ -166,6 +166,9 @@ def _at_server(
         yield Check("certificate", "bad", str(error))
     try:
         yield Check("labels", "ok", run.describe_own_file())
+    except VerfedsvError as error:
+        yield Check("labels", "bad", str(error))
+    try:
         if section.signing_key is None:
             yield Check("signing", "note", "no signing_key in [server]: clients get no signed statement")
         else:

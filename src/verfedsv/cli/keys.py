@@ -156,10 +156,10 @@ def approve(
     wanted = read_request(path)
     written = output or path.with_suffix(CERTIFICATE)
     _check_use(wanted, server)
+    authority = Authority.open(folder)
+    notes = authority.consider(wanted, renew=renew)  # with another file, it would still be refused
     if written.exists():
         raise InputError(f"{written} exists, and a certificate is never overwritten; name another file with -o")
-    authority = Authority.open(folder)
-    notes = authority.consider(wanted, renew=renew)
     for label, text in _lines_of(wanted):
         typer.echo(f"{label + ':':13}{text}")
     print_notes(*notes)

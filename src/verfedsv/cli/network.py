@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from datetime import datetime
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from verfedsv.addresses import is_loopback
 from verfedsv.errors import InputError, how_to_install
 
 Insecure = Annotated[
@@ -35,12 +35,7 @@ def _is_there(name: str) -> bool:
 
 def check_loopback(address: str) -> None:
     """Raise InputError unless HOST:PORT can be reached from this machine only."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if not is_loopback(address):
         raise InputError(
             f"--insecure is for loopback addresses, such as 127.0.0.1:8443; {address} can be reached from other "
             "machines. Use certificates: verfedsv keys ca"

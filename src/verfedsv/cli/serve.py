@@ -17,6 +17,7 @@ from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
 from verfedsv.cli.training import carry_out, write_report
+from verfedsv.errors import MissingClientError, VerfedsvError
 from verfedsv.settlement.keys import read_private_key
 from verfedsv.texts import printable
 
@@ -85,8 +86,7 @@ def serve(
                 run.notify("stopped; the same command begins again")
                 raise typer.Exit(EXIT_INTERRUPTED)
         stopped_early = "stopped; the same command begins again"
-        # Without the reason: what is wrong with others' ids is not for all to know.
-        end = End("", 0, 0, "the server stopped while ids were aligned; its operator knows why", is_finished=False)
+        end = End("", 0, 0, "the server stopped while ids were aligned; it may begin again later", is_finished=False)
         with explain_interrupt(console, stopped_early), interrupts() as check, progress_bar(console) as bar:
             task, run.check = bar.add_task("aligning ids", total=None), check
             run.align(_follow_json("aligning ids", check) if as_json else follow(bar, task, check))
@@ -101,6 +101,12 @@ def serve(
         end = FINISHED
         for name in missed:
             run.notify(f"{name} was not there to get its results; it gets them when the server is started again")
+    except MissingClientError:
+        raise
+    except (VerfedsvError, OSError):
+        # Without the reason: what is wrong with others' ids or labels is not for all to know.
+        end = End("", 0, 0, "the server stopped with an error, which its operator has to mend", is_finished=False)
+        raise
     finally:
         run.close(end)
     run.notify("finished")

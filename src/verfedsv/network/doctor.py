@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,14 +18,15 @@ import grpc
 import numpy as np
 
 from verfedsv._version import __version__
+from verfedsv.addresses import is_loopback
 from verfedsv.data.ids import Ids
 from verfedsv.data.sources import ClientFile, TableRows, read_source
 from verfedsv.data.tables import find_many_categories, read_columns
 from verfedsv.errors import InputError, VerfedsvError
 from verfedsv.network.belonging import check_training
-from verfedsv.network.certificates import Certificate, read_certificates, shown_time
+from verfedsv.network.certificates import Certificate, parse_certificates, read_certificates, shown_time
 from verfedsv.network.credentials import Credentials
-from verfedsv.network.link import NOBODY, explain
+from verfedsv.network.link import NOBODY, OTHER_HOST, explain
 from verfedsv.network.messages import PROTOCOL, Hello, Welcome
 from verfedsv.network.wire import CLIENT_OPTIONS, METHOD, Assembly, frames, request_from_bytes, to_bytes
 
@@ -117,8 +119,30 @@ def check_port(address: str) -> Check:
 
 
 def _silence(address: str, why: str) -> Check:
-    todo = "is the server started, and does a firewall let you out to this port?"
-    return Check("port", "bad", f"nothing answers at {address} ({why}): {todo}")
+    firewall = "" if is_loopback(address) else ", and does a firewall let you out to this port"
+    return Check("port", "bad", f"nothing answers at {address}{why and f' ({why})'}: is the server started{firewall}?")
+
+
+def _explain(error: grpc.RpcError, address: str) -> Iterator[Check]:
+    """Say why there was no answer that a server gives its clients."""
+    why, is_late = explain(error), error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    if why == NOBODY or is_late:
+        yield _silence(address, f"waited for {_WAIT:.0f} s" if is_late else "")
+        return
+    yield Check("port", "ok", f"{address} answers")
+    if why == OTHER_HOST and (hosts := _hosts_of(address)):
+        why = f"{why}; dial one of those that it has: {hosts}"
+    yield Check("server", "bad", why)
+
+
+def _hosts_of(address: str) -> str:
+    """Return, for people, the hosts that the certificate at HOST:PORT is for; "" if it cannot be got."""
+    host, _, port = address.rpartition(":")
+    try:
+        pem = ssl.get_server_certificate((host.strip("[]"), int(port)), timeout=_WAIT)
+        return ", ".join(parse_certificates(pem.encode())[0].hosts)
+    except (VerfedsvError, OSError, ValueError):
+        return ""
 
 
 def check_server(address: str, name: str, credentials: Credentials | None, folder: Path) -> Iterator[Check]:
@@ -154,11 +178,7 @@ def check_server(address: str, name: str, credentials: Credentials | None, folde
                     break
         welcome = request_from_bytes(content or b"", name)
     except grpc.RpcError as error:
-        if explain(error) == NOBODY or error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            yield _silence(address, f"waited for {time.time() - begin:.0f} s")
-            return
-        yield Check("port", "ok", f"{address} answers")
-        yield Check("server", "bad", explain(error))
+        yield from _explain(error, address)
         return
     except VerfedsvError as error:
         yield Check("server", "bad", f"what answers at {address} is not a server of verfedsv: {error}")
@@ -188,4 +208,5 @@ def check_port_free(address: str) -> Check:
             listener.bind((host.strip("[]"), int(port)))
         except OSError as error:
             return Check("port", "bad", f"cannot listen at {address}: {error.strerror}; choose another in [server]")
-    return Check("port", "ok", f"{address} is free; clients need a way to it through the firewall")
+    firewall = "" if is_loopback(address) else "; clients need a way to it through the firewall"
+    return Check("port", "ok", f"{address} is free{firewall}")

@@ -112,7 +112,7 @@ class Joining:
             while not end.is_finished and isinstance(member, Member):
                 if member.unusable:
                     raise InputError(member.unusable)
-                on_event(f"{end.reason}; waiting for it")
+                on_event(f"{end.reason}; waiting for it (Ctrl-C ends this, the same command continues)")
                 end = link.run()
         finally:
             signal.signal(signal.SIGTERM, before)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from verfedsv.arrays import Array
 from verfedsv.data.ids import Ids
+from verfedsv.data.labels import interpret, read_labels
 from verfedsv.data.sources import ClientFile, TableRows, check_column, read_source
 from verfedsv.errors import InputError
 from verfedsv.files import read_whole, write_whole
@@ -28,7 +29,7 @@ class LabelFile:
     """The label owner's part of the data; nothing is read before it is asked for."""
 
     def __init__(self, config: Config) -> None:
-        self._label = config.data.label
+        self._label, self._n_classes, self._loss = config.data.label, config.data.classes, config.training.loss
         self._holder: ClientSection = next(client for client in config.client if client.file is not None)
 
     @property
@@ -87,6 +88,20 @@ class LabelFile:
         column = str(self._label)
         check_column(column, self.file.path, self.source.table)
         return f"{len(self.ids):,} rows in {self.file.path}, labels in column {column!r}"
+
+    def check(self) -> str:
+        """Return what the file has, and how many labels are missing; raise an error if nothing can be trained on them.
+
+        The rows that are common to all are fewer, so that they may lack some of the classes, but have no others.
+        """
+        described = self.describe()
+        written = read_labels(self.source.table, str(self._label), self.file.path)
+        n_classes, n_different = self._n_classes, len(np.unique(written.known))
+        # More classes than are set may be right: the others may be in rows that are not common.
+        labels = interpret(written, self._loss, n_classes and max(n_classes, n_different))
+        n_without = int((~labels.is_known).sum())
+        without = f"; {n_without:,} rows have no label, and are left out" if n_without else ""
+        return f"{described}{without}"
 
 
 def order_key(folder: Path, *, is_begun: bool) -> bytes:

@@ -151,14 +151,15 @@ def _is_about_certificates(details: str) -> bool:
 
 
 NOBODY = "nothing answers there"
+OTHER_HOST = "the server's certificate is for another host name than the one dialled"
 
 _REASONS = (
     (
         "CERTIFICATE_VERIFY_FAILED",
         "the server's certificate is not signed by the authority given (--ca), or has expired",
     ),
-    ("Hostname Verification", "the server's certificate is for another host name than the one dialled"),
-    ("Peer name", "the server's certificate is for another host name than the one dialled"),
+    ("Hostname Verification", OTHER_HOST),
+    ("Peer name", OTHER_HOST),
     ("WRONG_VERSION_NUMBER", "something answers there, but without TLS"),
     ("resolving", "no host of this name is known here; check the spelling"),
     ("lookup failed", "no host of this name is known here; check the spelling"),

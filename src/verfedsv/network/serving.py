@@ -176,8 +176,11 @@ class NetworkRun(Run):
         return f"{section.mode} training of {', '.join(client.name for client in self.config.client)}"
 
     def describe_own_file(self) -> str:
-        """Return what the file of the labels has; raise an error if it cannot be used."""
-        return self._labels.describe()
+        """Return what the file of the labels has; raise an error if it cannot be used.
+
+        The labels of a training that has begun are those that were trained on, and are not judged again.
+        """
+        return self._labels.describe() if self.is_begun else self._labels.check()
 
     # Alignment
 
@@ -280,6 +283,11 @@ class NetworkRun(Run):
 
     def _rehearse(self, schedule: AsynchronousSchedule) -> None:
         """Do nothing: every client has embedded samples before it said that it can begin."""
+
+    def _rounds(self, training: Training, begin: float) -> Iterator[int]:
+        if n_rounds := training.server.n_rounds:
+            self.notify(f"continuing from round {n_rounds:,} of {self.roster.n_rounds:,}")
+        return super()._rounds(training, begin)
 
     def _bring_up_to_date(self, n_rounds: int, server: Server, saver: Saver) -> None:
         write_whole(self._files.identity_path, self.identity.encode())

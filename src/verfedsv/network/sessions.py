@@ -16,7 +16,7 @@ from verfedsv.errors import InputError
 from verfedsv.federation.messages import Answer, Message
 from verfedsv.network.messages import End, Hello
 from verfedsv.network.reception import Refused
-from verfedsv.network.wire import LARGEST_FRAME, Assembly, answer_from_bytes, frames, next_message, to_bytes
+from verfedsv.network.wire import Assembly, answer_from_bytes, frames, next_message, to_bytes
 
 _RECHECK = 5.0
 """Seconds after which the certificates of all that are connected are checked again."""
@@ -112,7 +112,8 @@ class Session:
                 await self._is_owed.wait()
             content = await next_message(incoming, Assembly(max(self._owed.values())))
             if content is None:
-                self.why = f"its stream ended, or had a frame of more than {2 * LARGEST_FRAME:,} bytes"
+                # Rarely, gRPC refused a frame for its size: it tells the client, and here the stream just ends.
+                self.why = "the connection was lost"
                 return
             answer: Any = answer_from_bytes(content, self.hello.name)
             if answer.sequence not in self._owed or isinstance(answer, Hello):

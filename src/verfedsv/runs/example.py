@@ -20,7 +20,8 @@ clients = 8               # the features are split into this many blocks, one pe
 # label = "y"             # for example: the column of the labels
 # label_client = "bank"   # for example: the client whose file has it; one without other columns is not valued
 # classes = 2             # for example: the number of classes; needed if these are more than 20 numbers
-# aligned = false         # default; true: no ids, row k of every file is of the same sample; LIBSVM files need it
+# aligned = false         # default; true: no ids, row k of every file is of the same sample; LIBSVM files need it.
+                          # With [server], files have ids all the same, the server's in column id; join --aligned
 # [[client]]
 # name = "bank"           # for example
 # file = "bank.csv"       # for example; or .parquet, .svm, .libsvm; relative to this file

@@ -336,7 +336,11 @@ def _find_run(stated: Statement, path: Path, *, trust_head: bool) -> RunFolder:
                 return RunFolder(found, trust_head=trust_head)
         except OSError:
             continue  # a name that no file can have
-    raise InputError(f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER")
+    extract = path.with_name("uploads.extract")
+    instead = f". A client that has no run: verfedsv audit {extract} --statement {path}" if extract.exists() else ""
+    raise InputError(
+        f"the run of {path} is neither in its folder nor below it; say where it is with --run FOLDER{instead}"
+    )
 
 
 def _is_within(name: str) -> bool:
