@@ -38,10 +38,20 @@ def plain(text: str) -> str:
 
 
 def steps_of(title: str) -> list[tuple[str, str, str]]:
-    """Return the commands of a section: the machine, the command, and what it is said to print."""
+    """Return the commands of a section: the machine, the command, and what it is said to print.
+
+    The command `...` is the last one of the machine, which prints more.
+    """
     section = PAGE.read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n## ")[0]
     blocks = "".join(re.findall(r"```console\n(.*?)```", section, re.DOTALL))
-    return re.findall(r"^(\w+)\$ (.*)\n((?:(?!\w+\$ ).*\n)*)", blocks, re.MULTILINE)
+    steps = list[tuple[str, str, str]]()
+    for machine, command, shown in re.findall(r"^(\w+)\$ (.*)\n((?:(?!\w+\$ ).*\n)*)", blocks, re.MULTILINE):
+        if command == "...":
+            last = max(k for k, step in enumerate(steps) if step[0] == machine)
+            steps[last] = machine, steps[last][1], steps[last][2] + shown
+        else:
+            steps.append((machine, command, shown))
+    return steps
 
 
 def test_commands_of_keys_print_what_the_page_shows(tmp_path, monkeypatch):
