@@ -346,6 +346,13 @@ def test_a_full_disk_in_pieces_is_said_with_the_folder(folder, tmp_path, monkeyp
     assert not where.exists()
 
 
+def test_nothing_to_resume_is_said(folder, tmp_path):
+    """Whoever named another folder than the interrupted valuation finds out."""
+    done = run("value", folder, "--resume", "--scratch", tmp_path)
+    assert done.returncode == 0
+    assert f"note: There is nothing to resume in {tmp_path}: the valuation begins anew." in done.stderr
+
+
 def test_interrupted_in_pieces(folder, tmp_path, monkeypatch):
     """Where the work is kept is said, but not if nothing was begun."""
     monkeypatch.setattr(os, "_exit", leave)

@@ -133,6 +133,9 @@ def value(
     if in_pieces and scratch is None and not isinstance(folder, StoredRun):
         pieces = folder.transcript_path / FOLDER
 
+    if resume and pieces is not None and not holds_work(pieces):
+        print_notes(f"There is nothing to resume in {pieces}: the valuation begins anew.")
+
     def stopped() -> str:
         return f"stopped; {_kept(pieces) or 'nothing was written. Run the same command to start again'}."
 
