@@ -30,6 +30,7 @@ REFUSED = [
     ('["\udc80"]', "half of a surrogate pair"),
     ('["a\0b"]', "not valid JSON"),
     (b'"\xff"', "not UTF-8"),
+    (b"\xef\xbb\xbf{}", "not valid JSON: it begins with a byte order mark"),
     ('{"a": 1}'.encode("utf-16"), "not UTF-8"),
     (b"[" * 66 + b"]" * 66, "more than 64 levels"),
     (b"[" * 10**6, "more than 64 levels"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from typing import Any
@@ -34,6 +35,8 @@ def read_json(text: bytes | str, what: str, *, most: int = MOST_JSON_BYTES) -> A
     verfedsv.errors.InputError: the file is not valid JSON: 'rounds' is repeated
     """
     check_size(text, what, most)
+    if text[:1] == "\ufeff" or text[:3] == codecs.BOM_UTF8:
+        raise InputError(f"{what} is not valid JSON: it begins with a byte order mark")
     try:
         decoded = text if isinstance(text, str) else text.decode()
         value = json.loads(decoded, object_pairs_hook=_as_object, parse_constant=_refuse_constant)

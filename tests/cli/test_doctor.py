@@ -209,6 +209,14 @@ def test_cautions_on_columns_are_notes(serving, consortium):
     assert (state, "no values in 'empty'" in text) == ("note", True)
 
 
+def test_numbers_with_a_few_words_are_a_note(serving, consortium):
+    """As they are read as text, which nothing else would say."""
+    lines = ["id,x", *(f"{own},{own % 7 or '-'}" if own < 20 else f"{own},{own % 7}" for own in range(240))]
+    (consortium.folder / "telco.csv").write_text("\n".join(lines), encoding="utf-8")
+    state, text = states(call("doctor", serving, *OPTIONS))["columns"]
+    assert (state, "column 'x' is text, as 3 of its 240 filled cells are not" in text) == ("note", True)
+
+
 @pytest.mark.parametrize(("n_different", "state"), [(60, "ok"), (61, "note")])
 def test_text_that_a_training_may_refuse_is_a_note(serving, consortium, n_different, state):
     """From half of the limit on, as common rows are fewer: here 61 different values in 240 rows."""

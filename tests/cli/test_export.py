@@ -1,7 +1,10 @@
+import errno
 import json
+import os
 import shutil
 
 import pyarrow.dataset as ds
+from pyarrow import parquet
 
 from tests.cli.inprocess import call
 from tests.settlement.runs import make_run
@@ -36,6 +39,20 @@ def test_nothing_is_exported_that_was_changed(folder, tmp_path):
         assert done.returncode == 2
         assert why in " ".join(done.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_full_disk_is_said_with_the_folder(folder, tmp_path, monkeypatch):
+    """The error of the operating system names none, and nothing is left in it."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(parquet.ParquetWriter, "write_table", fail)
+    done = call("export", folder, "--parquet", tmp_path / "tables")
+    assert done.returncode == 2
+    said = "".join(done.stderr.split())
+    assert "".join(f"cannot use {tmp_path / 'tables'}: No space left on device. Free some space".split()) in said
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_export_is_no_part_of_a_run(tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -311,6 +312,60 @@ def test_interrupted(folder, tmp_path):
     assert done.returncode == 130
     assert done.stderr == "stopped; nothing was written. Run the same command to start again.\n"
     assert not list(tmp_path.iterdir())
+
+
+def ending(error):
+    """Return a function that raises an error."""
+
+    def end(*_arguments, **_options):
+        raise error
+
+    return end
+
+
+def leave(code):
+    """End a command in this process as it would end its own."""
+    raise SystemExit(code)
+
+
+def test_a_full_disk_in_pieces_is_said_with_the_folder(folder, tmp_path, monkeypatch):
+    """And that what was done can be continued."""
+    where = tmp_path / "scratch"
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "savez", ending(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        done = run("value", folder, "--memory", "4GB", "--scratch", where)
+    assert done.returncode == 2
+    said = "".join(done.stderr.split())
+    for part in (
+        f"cannot use {where}/valuation-",
+        "No space left on device. Free some space on that disk",
+        f"What was done is kept in {where}; continue with --resume",
+    ):
+        assert "".join(part.split()) in said
+    assert run("value", folder, "--scratch", where, "--resume").returncode == 0
+    assert not where.exists()
+
+
+def test_nothing_to_resume_is_said(folder, tmp_path):
+    """Whoever named another folder than the interrupted valuation finds out."""
+    done = run("value", folder, "--resume", "--scratch", tmp_path)
+    assert done.returncode == 0
+    assert f"note: There is nothing to resume in {tmp_path}: the valuation begins anew." in done.stderr
+
+
+def test_interrupted_in_pieces(folder, tmp_path, monkeypatch):
+    """Where the work is kept is said, but not if nothing was begun."""
+    monkeypatch.setattr(os, "_exit", leave)
+    where = tmp_path / "scratch"
+    for name, said in [
+        ("verfedsv.cli.valuing.value_run", "nothing was written. Run the same command to start again"),
+        ("numpy.savez", f"what was done is kept in {where}; continue with --resume"),
+    ]:
+        with monkeypatch.context() as patched:
+            patched.setattr(name, ending(KeyboardInterrupt()))
+            done = run("value", folder, "--memory", "4GB", "--scratch", where)
+        assert done.returncode == 130
+        assert done.stderr == f"stopped; {said}.\n"
 
 
 def texts_of(done):

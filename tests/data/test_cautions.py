@@ -111,3 +111,30 @@ def test_many_columns_are_not_all_listed():
     column = np.where(np.arange(N) == 3, np.nan, NOISE)
     (line,) = caution_of(**{f"x{i}": column for i in range(9)})
     assert line.endswith("1 of 400 in 'x4' and 4 more columns")
+
+
+def with_dashes(n_dashes, n=N):
+    """Return a text column of numbers with dashes instead of the first of them."""
+    return np.array(["-"] * n_dashes + [f"{k % 30}.5" for k in range(n - n_dashes)], object)
+
+
+def test_text_that_is_nearly_all_numbers_is_named():
+    """With the number of other cells, of those that are not missing, but without what they say."""
+    column = with_dashes(12)
+    column[-100:] = None
+    (line,) = caution_of(x=column, other=NOISE)
+    assert line.startswith("bank: column 'x' is text, as 12 of its 300 filled cells are not a plain number")
+    assert "leave them blank" in line
+    assert "'-'" not in line
+
+
+@pytest.mark.parametrize("labels", [LABELS, None])
+def test_a_tenth_of_other_cells_is_the_limit(labels):
+    """Text with more of them is taken for categories, with or without labels to compare with."""
+    assert len(caution_of(labels, x=with_dashes(N // 10))) == 1
+    assert caution_of(labels, x=with_dashes(N // 10 + 1)) == []
+
+
+def test_text_of_numbers_alone_is_not_suspected():
+    """Such as codes in Parquet, which somebody stored as text on purpose."""
+    assert caution_of(x=with_dashes(0)) == []

@@ -205,6 +205,14 @@ def test_labels_that_may_be_mistakes_are_named(tmp_path, labels, says):
     assert [said.startswith(says) for said in cautions] == [True] if says else cautions == ()
 
 
+def test_numbers_with_a_dash_for_missing_ones_are_named(tmp_path):
+    """A file may have them by the hundred; blank cells are none of them."""
+    amounts = ["-" if k % 40 == 1 else "" if k % 40 == 2 else str(k % 30) for k in range(400)]
+    file = write(tmp_path / "bank.csv", id=range(400), y=["a", "a", "b", "b"] * 100, x=amounts)
+    (said,) = join_tables({"bank": file}, ("bank", "y")).cautions
+    assert said.startswith("bank: column 'x' is text, as 10 of its 390 filled cells are not a plain number")
+
+
 def test_a_path_may_be_text(tmp_path):
     """Anything but text or a path is refused."""
     file = two(tmp_path)["bank"]

@@ -862,7 +862,15 @@ def test_unknown_errors_can_be_signed_and_audited(tmp_path):
         )
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "verfedsv statement", "version": 9}', b"\xff" * 9])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff" * 9, b'\xef\xbb\xbf"client","payout"\r\n'])
+def test_what_is_no_file_of_ours_cannot_be_audited(tmp_path, content):
+    """The error says what can be, not what is wrong with its JSON."""
+    (tmp_path / "pay.csv").write_bytes(content)
+    with pytest.raises(InputError, match=r"pay\.csv is neither a statement nor an extract, nor the folder of a run"):
+        audit(tmp_path / "pay.csv")
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"format": "verfedsv statement", "version": 9}'])
 def test_what_is_no_statement_cannot_be_audited(tmp_path, content):
     """It is an error, not a difference."""
     (tmp_path / "statement.json").write_bytes(content)

@@ -151,5 +151,7 @@ def test_what_is_not_a_file_of_a_key_is_not_waited_for(tmp_path, read):
     with pytest.raises(InputError, match=r"cannot read the key .*pipe\.pub: it is not a regular file"):
         read(tmp_path / "pipe.pub")
     (tmp_path / "large.pub").write_bytes(bytes(10_001))
-    with pytest.raises(InputError, match=r"cannot read the key .*large\.pub: it is larger than 10,000 bytes"):
+    with pytest.raises(
+        InputError, match=r"cannot read the key .*large\.pub: it is larger than 10,000 bytes, which no key is$"
+    ):
         read(tmp_path / "large.pub")

@@ -147,6 +147,12 @@ def test_ties_go_to_the_first_in_the_transcript():
     assert settled([0.3, 0.3, 0.3], "0.02").payouts == (1, 1, 0)
 
 
+def test_equal_payouts_are_shown_by_value():
+    """As with a floor, which several clients may get."""
+    assert settled([1.0, 2.0, 40.0, 3.0], rule="floor", floor=20).order == [2, 3, 1, 0]
+    assert settled([1.0, 1.0, 40.0], rule="floor", floor=20).order == [2, 0, 1]
+
+
 def test_floats_are_taken_as_they_are():
     """One part in 10^15 of a value can decide who gets the odd cent, also beside huge and tiny values."""
     assert settled([0.1, math.nextafter(0.1, 1)], "0.01").payouts == (0, 1)

@@ -4,6 +4,7 @@ import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -295,6 +296,15 @@ def test_an_error_that_no_resume_could_mend_leaves_nothing(tmp_path):
     assert not (tmp_path / FOLDER).exists()
 
 
+def test_the_largest_round_is_named_where_it_needs_the_memory():
+    """Not where any task would need as much."""
+    limits = Partitioning(BASE, Path("scratch"), resume=False, at_once=2)
+    with pytest.raises(InputError, match=r"need 900 MB or more, as the largest round has 100\.0 MB$"):
+        limits.check(100_000_000)
+    with pytest.raises(InputError, match=r"need 400 MB or more$"):
+        limits.check(10_000_000)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -303,7 +313,7 @@ def test_an_error_that_no_resume_could_mend_leaves_nothing(tmp_path):
         ({"memory": "9" * 400}, "memory must be a number of bytes, or such as '4GB'; received '9{40}'$"),
         ({"memory": 10**5000}, "memory must be a number of bytes, or such as '4GB'; received 'inf'$"),
         ({"memory": "0 GB"}, "memory must be a number of bytes"),
-        ({"memory": "300MB"}, "too little memory: 300 MB, where .* need .* MB or more, as the largest round has"),
+        ({"memory": "300MB"}, "too little memory: 300 MB, where .* need [0-9,]* MB or more$"),
         ({"scratch": "/proc/verfedsv", "memory": "4GB"}, "cannot write to /proc/verfedsv: .* choose a scratch folder"),
     ],
 )

@@ -49,17 +49,18 @@ def follow(bar: Progress, task: TaskID, check: Callable[[], None]) -> Callable[[
 
 
 @contextmanager
-def explain_interrupt(console: Console, message: str) -> Iterator[None]:
-    """End with a message and exit code 130 if Ctrl-C is pressed within."""
+def explain_interrupt(console: Console, message: str | Callable[[], str]) -> Iterator[None]:
+    """End with a message, or what a function returns then, and exit code 130 if Ctrl-C is pressed within."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print(message, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        text = message if isinstance(message, str) else message()
+        console.print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager
-def working(console: Console, stopped: str) -> Iterator[Callable[[], None]]:
+def working(console: Console, stopped: str | Callable[[], str]) -> Iterator[Callable[[], None]]:
     """Yield a function that raises if Ctrl-C was pressed; end with a message then, and print warnings at the end."""
     with explain_interrupt(console, stopped), explain_warnings(console), interrupts() as check:
         yield check

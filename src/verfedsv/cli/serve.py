@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from verfedsv.cli.network import Insecure, check_loopback, import_network, now
-from verfedsv.cli.options import EXIT_INTERRUPTED, EXIT_MISSING, AsJson
+from verfedsv.cli.options import EXIT_INTERRUPTED, EXIT_MISSING
 from verfedsv.cli.output import explain_warnings
 from verfedsv.cli.passphrases import PassphraseFile, existing_passphrase
 from verfedsv.cli.progress import explain_interrupt, follow, interrupts, progress_bar, stop_on_interrupt
@@ -42,7 +42,9 @@ def serve(
     ] = None,
     insecure: Insecure = False,
     passphrase_file: PassphraseFile = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print each event and evaluation as a line of JSON, and nothing else.")
+    ] = False,
 ) -> None:
     """Train with clients on other machines, record, value, and send each client its part.
 

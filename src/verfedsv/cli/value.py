@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,16 +12,17 @@ from rich.console import Console
 
 from verfedsv.cli.cluster import executor_of
 from verfedsv.cli.options import AnyRunArgument, AsJson, OnDevice, TrustHead
-from verfedsv.cli.output import check_writable, print_notes, print_reasons, print_text, write_file
+from verfedsv.cli.output import check_writable, describe_os_error, print_notes, print_reasons, print_text, write_file
 from verfedsv.cli.progress import working
 from verfedsv.cli.valuing import show, value_folder, without_effect
 from verfedsv.errors import InputError
 from verfedsv.runs.extent import Extent
 from verfedsv.runs.folder import RunFolder
-from verfedsv.runs.stored import find_run
+from verfedsv.runs.stored import StoredRun, find_run
 from verfedsv.settings import ValuationSettings
 from verfedsv.shapley import Method
 from verfedsv.shapley.semivalues import get_semivalue
+from verfedsv.valuation.scratch import FOLDER, holds_work
 from verfedsv.valuation.verdict import judge
 
 
@@ -130,10 +132,25 @@ def value(
     where: dict[str, Any] = {"memory": memory, "scratch": scratch, "resume": resume}
     in_pieces = any(where.values()) or dask is not None
     where["device"] = device
-    again = "Continue with --resume" if in_pieces else "Run the same command to start again"
-    with working(notes, f"stopped; nothing was written. {again}.") as check, executor_of(dask) as executor:
-        where["executor"] = executor
-        result, facts, uploads = value_folder(notes, folder, configured | given | where, check)
+    pieces = scratch
+    if in_pieces and scratch is None and not isinstance(folder, StoredRun):
+        pieces = folder.transcript_path / FOLDER
+
+    if resume and pieces is not None and not holds_work(pieces):
+        print_notes(f"There is nothing to resume in {pieces}: the valuation begins anew.")
+
+    def stopped() -> str:
+        return f"stopped; {_kept(pieces) or 'nothing was written. Run the same command to start again'}."
+
+    try:
+        with working(notes, stopped) as check, executor_of(dask) as executor:
+            where["executor"] = executor
+            result, facts, uploads = value_folder(notes, folder, configured | given | where, check)
+    except OSError as error:
+        kept = _kept(pieces)
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not kept:
+            raise
+        raise InputError(describe_os_error(error, pieces, kept[0].upper() + kept[1:])) from None
     verdict = judge(result, facts)
     print_reasons(reason for reason in verdict.reasons if as_json or reason.weight == "note")
     print_notes(*without_effect(result))
@@ -146,6 +163,13 @@ def value(
         print_text(text)
     else:
         show(Console(), result, verdict, uploads)
+
+
+def _kept(pieces: Path | None) -> str:
+    """Return where the work of a valuation that ended early is, empty if there is none to be continued."""
+    if pieces is None or not holds_work(pieces):
+        return ""
+    return f"what was done is kept in {pieces}; continue with --resume"
 
 
 def _configured(folder: RunFolder) -> dict[str, Any]:

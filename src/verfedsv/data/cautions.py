@@ -1,4 +1,4 @@
-"""Warnings before training: columns without values or that give labels away, classes that only test samples have."""
+"""Warnings before training: columns without values, of nearly all numbers, or that give labels away; new classes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from verfedsv.arrays import Array
+from verfedsv.data.categories import NUMBER
 from verfedsv.data.targets import LabelArray
 from verfedsv.errors import DataError
 from verfedsv.texts import with_count
@@ -21,6 +24,9 @@ N_COMPARED = 5000
 FEW = 0.01
 """A column gives labels away if it makes at most this fraction of the mistakes of always guessing the largest class, or
 leaves at most this fraction of the variance of the labels' ranks."""
+
+NEARLY_ALL = 0.9
+"""Text is suspected to be numbers if at least this fraction of its cells are, but not all."""
 
 _SHOWN = 5
 
@@ -49,6 +55,15 @@ def caution(
     if filled:
         cells = _listed([f"{n:,} of {n_samples:,} in {name!r}" for name, n in filled.items()])
         lines.append(f"{client}: missing numbers become the mean of their column: {cells}")
+    for name, column in text.items():
+        n_filled, n_numbers = _count_numbers(column)
+        if NEARLY_ALL * n_filled <= n_numbers < n_filled:
+            # Other parties may read these lines, so that they show no cell.
+            lines.append(
+                f"{client}: column {name!r} is text, as {n_filled - n_numbers:,} of its {n_filled:,} filled cells "
+                f"{'is' if n_filled - n_numbers == 1 else 'are'} not a plain number, so each of its values is a "
+                "category. If these cells stand for missing numbers, leave them blank: then the column is numeric"
+            )
     if labels is None:
         return lines
     rows = slice(None, None, max(1, n_samples // N_COMPARED))
@@ -143,6 +158,12 @@ def _centred_ranks(values: Array) -> Array:
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - counts / 2)[places]
     return np.asarray(ranks - ranks.mean() if len(ranks) else ranks)
+
+
+def _count_numbers(column: Array) -> tuple[int, int]:
+    """Return how many cells of a text column are not missing, and how many of these are plain numbers."""
+    cells = pa.array(column, pa.large_string()).drop_null()
+    return len(cells), int(pc.sum(pc.match_substring_regex(cells, NUMBER)).as_py() or 0)
 
 
 def _categories(column: Array) -> tuple[NDArray[np.intp], int]:

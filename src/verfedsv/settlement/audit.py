@@ -111,6 +111,10 @@ def audit(
             raise InputError("an extract is not signed; add --statement FILE to check it by the key")
         stated = None if statement_path is None else Statement.read(statement_path)
         return _collect(_of_extract(Extract.from_bytes(text), stated, options))
+    if not text.lstrip().startswith(b"{"):
+        raise InputError(
+            f"{place} is neither a statement nor an extract, nor the folder of a run; only these can be audited"
+        )
     stated = Statement.from_json(text)
     _refuse_unused("a statement", statement=statement_path)
     return _collect(

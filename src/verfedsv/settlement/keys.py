@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
@@ -139,6 +140,8 @@ def _read(path: Path) -> bytes:
     try:
         content = read_whole(path, _LARGEST_FILE)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise InputError(f"cannot read the key {path}: {error.strerror}, which no key is") from None
         hint = "ask its owner for it" if path.suffix == PUBLIC else "make one: verfedsv keys new"
         raise InputError(f"cannot read the key {path}: {error.strerror}; {hint}") from None
     if b"-----BEGIN CERTIFICATE" in content and b"KEY-----" not in content:

@@ -90,8 +90,8 @@ class Settlement:
 
     @property
     def order(self) -> list[int]:
-        """The indices of the clients by descending payout; ties are in the order of the transcript."""
-        return sorted(range(len(self.clients)), key=lambda m: -self.payouts[m])
+        """The indices of the clients by descending payout, then value; ties are in the order of the transcript."""
+        return sorted(range(len(self.clients)), key=lambda m: (-self.payouts[m], -self.values[m]))
 
     @property
     def amounts(self) -> tuple[Decimal, ...]:

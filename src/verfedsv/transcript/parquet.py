@@ -195,9 +195,11 @@ class _Table:
 
     def _close(self) -> None:
         if self._writer is not None:
-            self._writer.close()
-            self._file.close()
-            self._writer, self._size = None, 0
+            try:
+                self._writer.close()
+            finally:
+                self._file.close()
+                self._writer, self._size = None, 0
 
     def __enter__(self) -> Self:
         return self
@@ -205,9 +207,11 @@ class _Table:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None and (self._pending or self._n_files == 0):
-            self._write_group()
-        self._close()
+        try:
+            if kind is None and (self._pending or self._n_files == 0):
+                self._write_group()
+        finally:
+            self._close()
 
 
 def _is_column(values: object) -> bool:
@@ -248,6 +252,9 @@ def _new_folder(place: str | os.PathLike[str]) -> Iterator[_Open]:
         os.umask(mask)
         unfinished.chmod(0o777 & ~mask)  # a temporary folder is private
         unfinished.rename(location)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(unfinished)
+        # The error of a full disk names no file, or one in the folder that is gone.
+        if isinstance(error, OSError) and error.errno and str(error.filename or unfinished).startswith(str(unfinished)):
+            error.filename, error.filename2 = str(location), None
         raise

@@ -27,6 +27,9 @@ BASE = 300_000_000
 
 DEFAULT_MEMORY = 1_000_000_000
 
+_LEAST_OF_TASK = 50_000_000
+"""Bytes that a task has at least."""
+
 _OF_PIECE = 8
 """How many times the size of a piece a task has room for: merging takes up to seven."""
 
@@ -61,11 +64,13 @@ class Partitioning:
 
     def check(self, largest_round: int) -> None:
         """Raise InputError if there is too little memory for the tasks."""
-        least = BASE + self.at_once * max(3 * largest_round, 50_000_000)
+        of_round = 3 * largest_round
+        least = BASE + self.at_once * max(of_round, _LEAST_OF_TASK)
         if self.memory < least:
+            why = f", as the largest round has {largest_round / 1e6:,.1f} MB" if of_round > _LEAST_OF_TASK else ""
             raise InputError(
                 f"too little memory: {self.memory / 1e6:,.0f} MB, where {self.at_once} tasks at once in a process need "
-                f"{least / 1e6:,.0f} MB or more, as the largest round has {largest_round / 1e6:,.1f} MB"
+                f"{least / 1e6:,.0f} MB or more{why}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import uuid
@@ -107,8 +108,10 @@ class Scratch:
 
     def save_array(self, name: str, array: Array) -> None:
         """Write an array to NAME.npy."""
+        whole = np.ascontiguousarray(array)
         with self.writing(f"{name}.npy") as file:
-            np.save(file, array, allow_pickle=False)
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(whole))
+            file.write(whole.data)  # on a full disk, np.save raises an error that does not say so
 
     def mapped(self, name: str) -> Array:
         """Return the array of NAME.npy, of which only what is used is read."""
@@ -125,8 +128,10 @@ class Scratch:
             with part.open("wb") as file:
                 yield file
             part.replace(self.path / name)
-        except BaseException:
+        except BaseException as error:
             part.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                error.filename, error.filename2 = str(self.path), None
             raise
 
     def stack(self, name: str, arrays: Mapping[str, Array]) -> dict[str, int]:
@@ -146,6 +151,15 @@ class Scratch:
         if len(content) != size:
             raise InputError(f"{self.path / name} was cut off; begin anew without resume")
         return content
+
+
+def holds_work(folder: Path) -> bool:
+    """Return whether an interrupted valuation left something in a scratch folder that can be continued."""
+    try:
+        found = workfolder.find(folder)
+    except OSError:
+        return False
+    return any(not workfolder.is_being_removed(path) and (path / _IDENTITY).exists() for path in found)
 
 
 @contextmanager
