@@ -28,8 +28,8 @@ def test_a_client_says_how_far_it_is(tmp_path, monkeypatch):
 
     def run(_, say, on_round):
         say("connected")
-        on_round(0, 60)
-        on_round(20, 60)
+        on_round("training", 0, 60)
+        on_round("training", 20, 60)
         raise InputError("over")
 
     monkeypatch.setattr("verfedsv.cli.join.every", lambda _: lambda: True)
