@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import grpc
@@ -72,7 +73,8 @@ class Reception:
 
     async def greet(self, name: str, incoming: AsyncIterator[bytes]) -> Hello:
         """Return the first message; raise Refused unless the client may take part."""
-        with self._one_more_greeting(name):
+        most = _MOST_GREETING if name else _MOST_GREETING * len(self._clients)  # of this client, if it is known
+        with _one_more(self._greeting, name, most, "have not said anything yet"):
             hello = await self._read(name, incoming)
         stated = shortened(hello.name, 80)
         if hello.protocol != PROTOCOL:
@@ -91,31 +93,12 @@ class Reception:
             self._check_place(hello)
         return hello
 
-    @contextlib.contextmanager
-    def _one_more_greeting(self, name: str) -> Iterator[None]:
-        """Count a connection without a first message; raise Refused if there are too many, of this client if known."""
-        most = _MOST_GREETING if name else _MOST_GREETING * len(self._clients)
-        if self._greeting[name] >= most:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{most} connections have not said anything yet")
-        self._greeting[name] += 1
-        try:
-            yield
-        finally:
-            self._greeting[name] -= 1
-
-    @contextlib.contextmanager
-    def one_more_call(self, name: str) -> Iterator[None]:
+    def one_more_call(self, name: str) -> AbstractContextManager[None]:
         """Count a connection until it ends; raise Refused if a client has too many.
 
         gRPC cannot end a call whose client takes nothing that is written to it.
         """
-        if self._calls[name] >= _MOST_CALLS:
-            raise Refused(grpc.StatusCode.UNAVAILABLE, f"{_MOST_CALLS} connections of this client are open")
-        self._calls[name] += 1
-        try:
-            yield
-        finally:
-            self._calls[name] -= 1
+        return _one_more(self._calls, name, _MOST_CALLS, "of this client are open")
 
     async def _read(self, name: str, incoming: AsyncIterator[bytes]) -> Hello:
         try:
@@ -142,3 +125,15 @@ class Reception:
             self._accept(hello)
         except InputError as error:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
+
+
+@contextlib.contextmanager
+def _one_more(counts: Counter[str], name: str, most: int, what: str) -> Iterator[None]:
+    """Count a connection while it lasts; raise Refused if there are too many."""
+    if counts[name] >= most:
+        raise Refused(grpc.StatusCode.UNAVAILABLE, f"{most} connections {what}")
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
