@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import socket
+import threading
 import uuid
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ from verfedsv.valuation import workfolder
 
 FOLDER = ".valuing"
 """The folder within a run in which it is valued, by default."""
+
+_READING = threading.Lock()
+"""For one thread at a time: NumPy parses headers as Python, at which CPython 3.11 rarely fails in several."""
 
 _IDENTITY, _MOST_IDENTITY = "identity.json", 1 << 20
 
@@ -95,7 +99,7 @@ class Scratch:
     def load(self, name: str, only: Sequence[str] | None = None) -> dict[str, Array]:
         """Return the arrays of a file, or some of them: the others are not read."""
         path = self.path / f"{name}.npz"
-        with _explaining(path), path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+        with _READING, _explaining(path), path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             return {key: file[key] for key in (file.files if only is None else only)}
 
     def save_rows(self, name: str, shape: tuple[int, int], parts: Iterable[Floats]) -> None:
@@ -116,7 +120,7 @@ class Scratch:
     def mapped(self, name: str) -> Array:
         """Return the array of NAME.npy, of which only what is used is read."""
         path = self.path / f"{name}.npy"
-        with _explaining(path):
+        with _READING, _explaining(path):
             array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
 
